@@ -1,0 +1,242 @@
+package config
+
+import (
+	"fmt"
+	"time"
+)
+
+// Config is the whole configuration. The comments of its fields and their
+// `default` tags are the reference of settings in docs/settings.md.
+type Config struct {
+	// Folder of the sockets for functions. It holds nothing else and functions
+	// cannot write in it, so it may be mounted into containers. `--run-dir`
+	// overrides it; without either, `$RUNTIME_DIRECTORY`, else `/run/pghandoff`
+	// for root, else `$XDG_RUNTIME_DIR/pghandoff`.
+	RunDir string `yaml:"run_dir"`
+	// Folder of the control socket and the lock, mode 0700, never below
+	// `run_dir`. `--control-dir` overrides it; without either, `run_dir` with
+	// `.control` appended.
+	ControlDir string `yaml:"control_dir"`
+	// Mode and group of the sockets in `run_dir`.
+	Socket Socket `yaml:"socket"`
+	// More folders, each with sockets, routes and rules of its own: one for
+	// each tenant whose containers share uids with another's.
+	Sockets []Folder `yaml:"sockets"`
+	// How the daemon logs, on standard error.
+	Log Log `yaml:"log"`
+	// What one peer uid may hold at a time.
+	Limits Limits `yaml:"limits"`
+	// Where the audit trail goes.
+	Audit Audit `yaml:"audit"`
+	// Client certificates and trust anchors, by name. Exactly one source each.
+	Identities map[string]Identity `yaml:"identities"`
+	// Ways to a database, by the name that functions ask for. At least one.
+	Routes map[string]Route `yaml:"routes"`
+}
+
+// Socket says who may open the sockets of a folder, as the file system sees it.
+type Socket struct {
+	// Octal mode, in quotes.
+	Mode string `yaml:"mode" default:"0660"`
+	// Group name or gid that owns the sockets; empty: the daemon's own.
+	Group string `yaml:"group"`
+}
+
+// Folder is a further folder of sockets.
+type Folder struct {
+	// Absolute path of the folder.
+	Path string `yaml:"path"`
+	// Octal mode of its sockets, in quotes.
+	Mode string `yaml:"mode" default:"0660"`
+	// Group name or gid that owns its sockets; empty: the daemon's own.
+	Group string `yaml:"group"`
+	// Names of the routes that can be reached here; empty: all.
+	Routes []string `yaml:"routes"`
+	// Who may use this folder, in place of the routes' own `allow`; empty: the
+	// routes' own.
+	Allow []Rule `yaml:"allow"`
+}
+
+// Log says how the daemon logs.
+type Log struct {
+	// `debug`, `info`, `warn` or `error`.
+	Level string `yaml:"level" default:"info"`
+	// `json`, or `console` for people.
+	Format string `yaml:"format" default:"json"`
+}
+
+// Limits bound what one peer uid may hold, so that no function can starve the
+// others. Over a limit a function gets 53300.
+type Limits struct {
+	// Leases held or asked for.
+	Leases int `yaml:"leases" default:"1000"`
+	// Requests waiting for an upstream.
+	Waiting int `yaml:"waiting" default:"1000"`
+	// Open connections to the sockets.
+	Connections int `yaml:"connections" default:"2000"`
+}
+
+// Audit says where the audit trail goes.
+type Audit struct {
+	// Path of a file of JSON lines, appended to and created with mode 0600;
+	// opened anew on SIGHUP. Empty: the lines go to the log.
+	File string `yaml:"file"`
+}
+
+// Identity is one source of a client certificate and of trust anchors.
+type Identity struct {
+	// PEM files.
+	File *FileIdentity `yaml:"file"`
+	// A development CA that the daemon keeps for itself.
+	Self *SelfIdentity `yaml:"self"`
+}
+
+// FileIdentity names PEM files.
+type FileIdentity struct {
+	// Client certificate, leaf first, with its intermediates.
+	Cert string `yaml:"cert"`
+	// Private key of the leaf. As libpq demands, others may not read it.
+	Key string `yaml:"key"`
+	// Trust anchors for the server's certificate; empty: the route's
+	// `tls.roots` alone.
+	Roots string `yaml:"roots"`
+}
+
+// SelfIdentity is a development CA, not for production.
+type SelfIdentity struct {
+	// Common name of the client certificate, usually the database role.
+	CommonName string `yaml:"common_name"`
+	// Folder where CA and key are kept, made with mode 0700.
+	Directory string `yaml:"directory"`
+}
+
+// Route is a named way to a database.
+type Route struct {
+	// `host:port` or `host` (port 5432) of each server, tried in order; a path
+	// is the folder of a Unix socket.
+	Servers []string `yaml:"servers"`
+	// As libpq: `any`, `read-write`, `read-only`, `primary`, `standby`,
+	// `prefer-standby`. Needs PostgreSQL 14 or newer unless `any`.
+	TargetSessionAttrs string `yaml:"target_session_attrs" default:"any"`
+	// Database to connect to; empty: the route's name.
+	Database string `yaml:"database"`
+	// Role to log in as.
+	User string `yaml:"user"`
+	// Where the role's password comes from, fetched anew for each login.
+	Password Password `yaml:"password"`
+	// User names that functions may give; empty: any, noted in the audit and
+	// otherwise ignored. Another name gets 28000.
+	Users []string `yaml:"users"`
+	// Names of start-up parameters to drop instead of applying them.
+	IgnoreStartupParameters []string `yaml:"ignore_startup_parameters"`
+	// How the connection to the server is protected.
+	TLS TLS `yaml:"tls"`
+	// How many upstreams there are and how they are shared.
+	Pool Pool `yaml:"pool"`
+	// Limits in time.
+	Timeouts Timeouts `yaml:"timeouts"`
+	// Who may use the route: a function must match every key of one entry.
+	// Empty: root and the daemon's own user.
+	Allow []Rule `yaml:"allow"`
+}
+
+// Password says where a password comes from. At most one of its keys.
+type Password struct {
+	// Name of an environment variable of the daemon.
+	Env string `yaml:"env"`
+	// Path of a file; one newline at its end is left out.
+	File string `yaml:"file"`
+	// Program and arguments, run without a shell; the first line it prints is
+	// the password. For tokens that expire (IAM).
+	Command []string `yaml:"command"`
+	// How long the command may take.
+	Timeout Duration `yaml:"timeout" default:"10s"`
+	// How long what it printed is used for further logins; 0: not at all.
+	Cache Duration `yaml:"cache" default:"0s"`
+	// The password itself. Prefer one of the others.
+	Value Secret `yaml:"value"`
+}
+
+// TLS says how the connection to the server is protected.
+type TLS struct {
+	// libpq's sslmode: `verify-full`, `verify-ca`, `require`, `prefer`,
+	// `allow`, `disable`. The last four do not know whom they talk to.
+	Mode string `yaml:"mode" default:"verify-full"`
+	// Name of an entry of `identities`; empty: no client certificate.
+	Identity string `yaml:"identity"`
+	// Trust anchors: path of a PEM file, or `system`. Empty: those of the
+	// identity, else the system's.
+	Roots string `yaml:"roots"`
+	// `postgres` (SSLRequest), or `direct` (PostgreSQL 17 and newer).
+	Negotiation string `yaml:"negotiation" default:"postgres"`
+	// SCRAM channel binding: `prefer`, `require` or `disable`.
+	ChannelBinding string `yaml:"channel_binding" default:"prefer"`
+}
+
+// Pool says how many upstreams a route has and how they are shared.
+type Pool struct {
+	// Idle upstreams kept ready at all times, from start on, as far as `max`
+	// allows.
+	MinIdle int `yaml:"min_idle" default:"2"`
+	// Upstreams at most, idle or leased.
+	Max int `yaml:"max" default:"20"`
+	// How long a function waits for one. 0: not at all.
+	WaitTimeout Duration `yaml:"wait_timeout" default:"5s"`
+	// When a waiting function on the wire socket is told so by a NOTICE.
+	WaitNotice Duration `yaml:"wait_notice" default:"2s"`
+	// Age at which an upstream is replaced, before it runs out; 0: never.
+	MaxLifetime Duration `yaml:"max_lifetime" default:"1h"`
+	// How long an idle upstream beyond `min_idle` is kept; 0: for ever.
+	IdleTimeout Duration `yaml:"idle_timeout" default:"10m"`
+	// What happens between two functions: `discard` (DISCARD ALL and RESET
+	// ROLE, in the background), `close` (each upstream serves one function) or
+	// `none` (session state goes on to the next function).
+	Reset string `yaml:"reset" default:"discard"`
+}
+
+// Timeouts are limits in time.
+type Timeouts struct {
+	// For opening a connection to the server, a host name's look-up included.
+	Connect Duration `yaml:"connect" default:"5s"`
+	// For TLS and login together.
+	Login Duration `yaml:"login" default:"10s"`
+	// How long running transactions may go on once the daemon is told to stop.
+	Drain Duration `yaml:"drain" default:"30s"`
+}
+
+// Rule is an entry of `allow`. All of its keys must match.
+type Rule struct {
+	// Numeric user id.
+	UID *uint32 `yaml:"uid"`
+	// User name, looked up on this host.
+	User string `yaml:"user"`
+	// Numeric group id, primary or supplementary.
+	GID *uint32 `yaml:"gid"`
+	// Group name, looked up on this host.
+	Group string `yaml:"group"`
+	// `true`: whoever can open the socket.
+	Any bool `yaml:"any"`
+}
+
+// Duration is a time.Duration that is written with its unit ("5s", "1h30m").
+type Duration time.Duration
+
+// UnmarshalYAML refuses numbers without a unit.
+func (d *Duration) UnmarshalYAML(unmarshal func(any) error) error {
+	var s string
+	if err := unmarshal(&s); err != nil {
+		return err
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration: write a number and its unit, such as 500ms, 5s or 1h", s)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Std returns the duration as the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String formats as the standard library does.
+func (d Duration) String() string { return time.Duration(d).String() }
