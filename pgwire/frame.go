@@ -39,7 +39,11 @@ type FrameReader struct {
 	r   io.Reader
 	max int
 	buf []byte
+	cut bool // the last Next failed within a frame
 }
+
+// Untouched reports whether the last Next that failed had taken nothing.
+func (f *FrameReader) Untouched() bool { return !f.cut }
 
 // NewFrameReader returns a reader of frames whose length field is at most max
 // bytes (0: 64 KiB); a longer one is an [ErrProtocol].
@@ -55,7 +59,9 @@ func NewFrameReader(r io.Reader, max int) *FrameReader {
 // io.ErrUnexpectedEOF.
 func (f *FrameReader) Next() (typ byte, body []byte, err error) {
 	var header [headerLen]byte
-	if _, err := io.ReadFull(f.r, header[:]); err != nil {
+	n, err := io.ReadFull(f.r, header[:])
+	f.cut = n > 0
+	if err != nil {
 		return 0, nil, err
 	}
 	length := int64(binary.BigEndian.Uint32(header[1:]))
@@ -65,7 +71,7 @@ func (f *FrameReader) Next() (typ byte, body []byte, err error) {
 	if length > int64(f.max) {
 		return 0, nil, protocolErrorf("message %q announces a length of %d bytes, at most %d are expected here", header[0], length, f.max)
 	}
-	n := int(length) - 4
+	n = int(length) - 4
 	if cap(f.buf) < n {
 		f.buf = make([]byte, n)
 	}
@@ -93,8 +99,9 @@ func cutString(p []byte) (s string, rest []byte, ok bool) {
 	return "", p, false
 }
 
-// parseParameterStatus reads the body of a ParameterStatus message.
-func parseParameterStatus(body []byte) (Parameter, error) {
+// ParseParameterStatus reads the body of a ParameterStatus message; errors wrap
+// [ErrProtocol].
+func ParseParameterStatus(body []byte) (Parameter, error) {
 	name, rest, ok := cutString(body)
 	if !ok || name == "" {
 		return Parameter{}, protocolErrorf("malformed ParameterStatus message")

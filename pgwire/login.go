@@ -230,7 +230,7 @@ func (l *login) awaitReady() error {
 		}
 		switch typ {
 		case 'S':
-			p, err := parseParameterStatus(body)
+			p, err := ParseParameterStatus(body)
 			if err != nil {
 				return err
 			}

@@ -242,7 +242,7 @@ func (t *Tracker) arrived(typ byte) error {
 	case 'Z':
 		return t.ready(t.body[0])
 	case 'S':
-		p, err := parseParameterStatus(t.body)
+		p, err := ParseParameterStatus(t.body)
 		if err != nil {
 			return err
 		}
@@ -298,3 +298,7 @@ func (t *Tracker) copyInBegins() {
 		t.uncertain = true
 	}
 }
+
+// Spoil marks the session as one whose state is not known any more: it will
+// never be quiet again.
+func (t *Tracker) Spoil() { t.uncertain = true }

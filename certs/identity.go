@@ -1,0 +1,81 @@
+package certs
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Source gives the current set of one identity, validated whole at the given instant. Errors that concern the set are
+// of type *Error.
+type Source interface {
+	Load(now time.Time) (*Material, error)
+}
+
+// Identity holds the current snapshot of one source. All methods are safe for concurrent use.
+type Identity struct {
+	name    string
+	source  Source
+	current atomic.Pointer[Snapshot]
+	mu      sync.Mutex // serialises Publish and the numbering of candidates
+	last    uint64     // the highest generation given to a candidate
+}
+
+// NewIdentity returns an identity that has no snapshot yet; Reload loads the first.
+func NewIdentity(name string, source Source) *Identity {
+	return &Identity{name: name, source: source}
+}
+
+// Name returns the name it was made with.
+func (i *Identity) Name() string { return i.name }
+
+// Current returns the published snapshot, or nil before the first.
+func (i *Identity) Current() *Snapshot { return i.current.Load() }
+
+// ContinueFrom makes the next candidate's generation greater than the given one: a successor process takes up its
+// predecessor's numbering.
+func (i *Identity) ContinueFrom(generation uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.last = max(i.last, generation)
+}
+
+// Candidate loads the source and returns what it holds as a snapshot that nobody uses yet, so that it can be tried
+// before it is published. If the bytes are those of the published snapshot it returns that one. On error the published
+// snapshot stays.
+func (i *Identity) Candidate(now time.Time) (*Snapshot, error) {
+	material, err := i.source.Load(now)
+	if err != nil {
+		return nil, fmt.Errorf("identity %q: %w", i.name, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if current := i.current.Load(); current != nil && current.Digest == material.digest {
+		return current, nil
+	}
+	i.last++
+	return newSnapshot(i.name, i.last, material), nil
+}
+
+// Publish makes a candidate of this identity the current snapshot. It reports false, and does nothing, if that
+// generation or a newer one is published already.
+func (i *Identity) Publish(candidate *Snapshot) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if current := i.current.Load(); current != nil && current.Generation >= candidate.Generation {
+		return false
+	}
+	i.current.Store(candidate)
+	return true
+}
+
+// Reload is Candidate and Publish in one, for those who need no trial: changed tells whether there is a new
+// generation. A bad set keeps the old snapshot and is the error.
+func (i *Identity) Reload(now time.Time) (changed bool, err error) {
+	candidate, err := i.Candidate(now)
+	if err != nil {
+		return false, err
+	}
+	return i.Publish(candidate), nil
+}

@@ -1,0 +1,124 @@
+package tlsstate
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// Client negotiates TLS on nc and does the handshake. It borrows nc: on success the Stream owns it, on error the caller
+// still does and closes it. ctx bounds the whole; deadlines that were set on nc are replaced and cleared.
+//
+// Errors: ErrNotOffered leaves nc usable for plaintext (see there), every other error leaves it useless. The rest are
+// *VerifyError, *AlertError, *VersionError, ErrRefused, ErrNotPostgres, ErrNotTLS, ErrNoALPN, ErrHandover, what nc returned,
+// or ctx's error. A client certificate that the server refuses is reported by the first Read only, as *AlertError.
+func Client(ctx context.Context, nc net.Conn, cfg Config) (*Stream, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	release := bind(ctx, nc)
+	conn, err := client(ctx, nc, &cfg)
+	if ctxErr := release(err); ctxErr != nil {
+		return nil, fmt.Errorf("TLS with %q was given up: %w", cfg.Host, ctxErr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return NewStream(nc, conn), nil
+}
+
+func client(ctx context.Context, nc net.Conn, cfg *Config) (*Conn, error) {
+	if cfg.Negotiation == Postgres {
+		if err := negotiate(nc); err != nil {
+			return nil, err
+		}
+	}
+	g := &gate{Conn: nc}
+	keys := &keylog{gate: g}
+	defer keys.forget()
+	verified := &verification{cfg: cfg}
+	sni, _ := cfg.serverName()
+	result, err := cfg.handshaker().Handshake(ctx, g, Params{
+		ServerName: sni, ALPN: []string{alpnProtocol}, Certificate: cfg.Certificate,
+		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
+		Time: cfg.now, Verify: verified.check, KeyLog: keys,
+	})
+	if err != nil {
+		return nil, explain(err, g)
+	}
+	if err := g.settled(); err != nil {
+		return nil, err
+	}
+	if err := agree(cfg, &result, verified.leaf); err != nil {
+		return nil, err
+	}
+	return newConn(roleClient, newInfo(result), keys.server, keys.client)
+}
+
+// agree checks what the library settled, whichever library it is.
+func agree(cfg *Config, r *Result, verified *x509.Certificate) error {
+	switch {
+	case r.Version != tls.VersionTLS13:
+		return &VersionError{Version: r.Version}
+	case len(r.PeerCertificates) == 0 || verified == nil || !r.PeerCertificates[0].Equal(verified):
+		return fmt.Errorf("%w: the server's certificate was not given to us to verify", ErrHandover)
+	case cfg.Negotiation == Direct && r.ALPN != alpnProtocol:
+		return ErrNoALPN
+	}
+	return nil
+}
+
+// explain finds the plain sentence for a handshake that failed: what the server's first bytes say counts more than what
+// the library made of them.
+func explain(err error, g *gate) error {
+	if notTLS(g.opening) {
+		return fmt.Errorf("%w: %w", ErrNotTLS, err)
+	}
+	if v := helloVersion(g.opening); v != 0 && v < tls.VersionTLS13 {
+		return &VersionError{Version: v, Err: err}
+	}
+	if alert, ok := errors.AsType[*AlertError](err); ok {
+		if alert.Code == alertProtocolVersion {
+			return &VersionError{Err: err}
+		}
+		return fmt.Errorf("TLS handshake: %w", err)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("TLS handshake: server closed the connection amid it; see the server's log: %w", io.ErrUnexpectedEOF)
+	}
+	return fmt.Errorf("TLS handshake: %w", err)
+}
+
+// bind makes ctx bound the reads and writes on nc, by deadlines. release undoes that, waits until nothing of it acts on
+// nc any more, and returns the context's error if it is why err came to be, or if ctx ended before anything else did.
+func bind(ctx context.Context, nc net.Conn) (release func(err error) error) {
+	deadline, limited := ctx.Deadline()
+	if limited {
+		nc.SetDeadline(deadline)
+	}
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(fired)
+		nc.SetDeadline(time.Unix(1, 0))
+	})
+	return func(err error) error {
+		if !stop() {
+			<-fired
+		}
+		nc.SetDeadline(time.Time{})
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		// nc's clock may be a little ahead of the context's.
+		if limited && errors.Is(err, os.ErrDeadlineExceeded) {
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+}

@@ -1,0 +1,82 @@
+package tlsstate
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// alpnProtocol is the only application protocol that is offered (PostgreSQL 17 protocol documentation, "SSL Session
+// Encryption"). Servers before 17 ignore it.
+const alpnProtocol = "postgresql"
+
+// Config says whom to talk to and what to check. The zero value checks everything, but needs a Host.
+type Config struct {
+	Mode        Mode
+	Negotiation Negotiation
+	// Host is the DNS name or IP address as configured. A DNS name is sent as SNI; an IP address is not.
+	Host string
+	// Roots are the trust anchors; nil means the system's. With Require, Prefer and Allow nil means no verification, and
+	// non-nil the verification of verify-ca: libpq does so when a root file is there.
+	Roots *x509.CertPool
+	// Certificate is our client certificate; nil means none. It is sent whatever authorities the server names.
+	Certificate *tls.Certificate
+	// Handshaker is the library that does the handshake; nil means Std.
+	Handshaker Handshaker
+	// Time is the clock for the validity of certificates; nil means time.Now.
+	Time func() time.Time
+}
+
+// check refuses what cannot be meant. These are programming or configuration errors, found before a byte is sent.
+func (c *Config) check() error {
+	switch {
+	case c.Mode < VerifyFull || c.Mode > Disable:
+		return fmt.Errorf("tls: mode %s does not exist", c.Mode)
+	case c.Mode == Disable:
+		return errors.New("tls: mode is disable, yet a TLS connection was asked for")
+	case c.Negotiation != Postgres && c.Negotiation != Direct:
+		return fmt.Errorf("tls: negotiation %s does not exist", c.Negotiation)
+	case c.Negotiation == Direct && c.Mode > Require:
+		return fmt.Errorf("tls: mode %s cannot be used with direct negotiation: use require or stronger", c.Mode)
+	case c.Host == "" && c.Mode == VerifyFull:
+		return errors.New("tls: mode verify-full needs a host name to compare the server's certificate with")
+	}
+	return nil
+}
+
+func (c *Config) now() time.Time {
+	if c.Time != nil {
+		return c.Time()
+	}
+	return time.Now()
+}
+
+func (c *Config) handshaker() Handshaker {
+	if c.Handshaker != nil {
+		return c.Handshaker
+	}
+	return Std{}
+}
+
+// verifies reports whether the chain is checked at all.
+func (c *Config) verifies() bool {
+	return c.Mode == VerifyFull || c.Mode == VerifyCA || c.Roots != nil
+}
+
+// serverName splits Host into what is sent as SNI and what a certificate's names are compared with. Brackets and the
+// zone of an IPv6 address are notation, not name. RFC 6066 section 3 allows no IP address as SNI.
+func (c *Config) serverName() (sni, name string) {
+	host := c.Host
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return "", addr.WithZone("").String()
+	}
+	host = strings.TrimSuffix(host, ".")
+	return host, host
+}

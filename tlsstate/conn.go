@@ -1,0 +1,113 @@
+package tlsstate
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Conn is one live TLS 1.3 connection as a value: keys, sequence numbers and the bytes at rest. It has no descriptor, no
+// goroutine and no clock running; whoever owns it reads and writes the transport.
+//
+// Open, HoldIn, HeldIn, HoldPlain and HeldPlain are the receiving direction, the other methods but Info and Owes the
+// sending one. Each direction belongs to one caller at a time, and the two may be used at the same time by two
+// goroutines. Info and Owes may be called by anybody.
+//
+// After any error but io.EOF, ErrSendClosed and ErrTooMuchHeld a Conn is dead: opening and sealing return ErrDead together
+// with the first error. AppendAlert alone still works then.
+type Conn struct{ *parts }
+
+// parts is behind a pointer, and what it holds behind further ones: fmt calls no method on an unexported field of another
+// struct and follows one pointer with a verb that does not fit it, but never two. See redact.go.
+type parts struct {
+	info *Info
+	in   *inbound
+	out  *outbound
+	both *shared
+}
+
+type role uint8
+
+const (
+	roleClient role = iota
+	roleServer
+)
+
+// inbound is the receiving direction. All of it is plain data, so that it can be written down.
+type inbound struct {
+	half
+	role      role
+	eof       bool   // close_notify was received
+	asked     bool   // the peer was asked to change its key since the last change
+	frag      []byte // beginning of a handshake message that further records complete; at most maxHandshake
+	allowance int    // records without data that the peer may still send, see spend
+	refilled  int64  // Unix seconds of the last refill of allowance
+	held      []byte // ciphertext read, not yet opened
+	plain     []byte // opened, not yet taken
+}
+
+// outbound is the sending direction.
+type outbound struct {
+	half
+	broken bool   // sealing itself failed: not even an alert may follow
+	held   []byte // sealed, not yet accepted by the kernel
+}
+
+// shared is what one direction tells the other.
+type shared struct {
+	owed   atomic.Uint32 // owedAnswer, owedRequest
+	closed atomic.Bool   // close_notify or a fatal alert was sealed; set by the sending direction
+	failed atomic.Pointer[failure]
+}
+
+type failure struct{ err error }
+
+const (
+	owedAnswer  uint32 = 1 << iota // KeyUpdate with update_not_requested, for the peer's update_requested
+	owedRequest                    // KeyUpdate with update_requested, as the peer's key protected enough records
+)
+
+// newConn makes a connection whose next record is the first of the application traffic in both directions. receive and
+// send are the traffic secrets of RFC 8446 section 7.1; they are copied.
+func newConn(r role, info *Info, receive, send []byte) (*Conn, error) {
+	s, err := suiteByID(info.Suite)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{&parts{
+		info: info,
+		in:   &inbound{half: half{suite: s, limit: s.records}, role: r, allowance: maxAllowance, refilled: time.Now().Unix()},
+		out:  &outbound{half: half{suite: s, limit: s.records}},
+		both: &shared{},
+	}}
+	if err := c.in.install(receive); err != nil {
+		return nil, err
+	}
+	if err := c.out.install(send); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Info tells what the handshake settled. It does not change; do not modify it.
+func (c *Conn) Info() *Info { return c.info }
+
+// Owes reports whether there is something to send although there is no data: the answer to the peer's KeyUpdate, or a
+// request to it. Seal(dst, nil) gives it.
+func (c *Conn) Owes() bool {
+	return c.both.owed.Load() != 0 && !c.both.closed.Load() && c.both.failed.Load() == nil
+}
+
+// fail makes the connection dead because of err, the first of which counts, and returns err.
+func (c *Conn) fail(err error) error {
+	c.both.failed.CompareAndSwap(nil, &failure{err})
+	return err
+}
+
+// dead tells why nothing more can be done; nil on a living connection.
+func (c *Conn) dead() error {
+	if f := c.both.failed.Load(); f != nil {
+		return fmt.Errorf("%w after: %w", ErrDead, f.err)
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package tlsstate
+
+import "io"
+
+// What the tests in package tlsstate_test reach into.
+
+// NewTestConn makes a Conn from bare secrets, in the server's role if server.
+func NewTestConn(server bool, suite uint16, receive, send []byte) (*Conn, error) {
+	r := roleClient
+	if server {
+		r = roleServer
+	}
+	return newConn(r, &Info{Version: 0x0304, Suite: suite}, receive, send)
+}
+
+// SetLimit lowers the number of records that a key protects, in both directions.
+func (c *Conn) SetLimit(n uint64) { c.in.limit, c.out.limit = n, n }
+
+// SetSeq moves both sequence numbers.
+func (c *Conn) SetSeq(n uint64) { c.in.seq, c.out.seq = n, n }
+
+// Seq gives both sequence numbers.
+func (c *Conn) Seq() (in, out uint64) { return c.in.seq, c.out.seq }
+
+// SealRaw seals one record of any type and content.
+func (c *Conn) SealRaw(dst []byte, kind byte, content []byte) []byte {
+	dst, err := c.out.record(dst, kind, content)
+	if err != nil {
+		panic(err)
+	}
+	return dst
+}
+
+// ReceiveIV and SendIV show that the derivation is right.
+func (c *Conn) ReceiveIV() []byte { return c.in.iv[:] }
+func (c *Conn) SendIV() []byte    { return c.out.iv[:] }
+
+// Secrets are all bytes that must never be printed.
+func (c *Conn) Secrets() [][]byte {
+	return [][]byte{c.in.secret, c.out.secret, c.in.iv[:], c.out.iv[:]}
+}
+
+// Frag is how much of a handshake message is held.
+func (c *Conn) Frag() int { return len(c.in.frag) }
+
+var (
+	HelloVersion    = helloVersion
+	NotTLS          = notTLS
+	EndpointBinding = endpointBinding
+	StdAlert        = stdAlert
+)
+
+// KeyLog is a key log for one connection.
+func KeyLog() io.Writer { return &keylog{gate: &gate{}} }

@@ -1,0 +1,89 @@
+package tlsstate
+
+import (
+	"crypto/x509"
+	"errors"
+	"time"
+)
+
+// verification is the check of one server's certificate, as Config.Mode names it. leaf is set once it has passed, so that
+// Client can tell that the library asked.
+type verification struct {
+	cfg  *Config
+	leaf *x509.Certificate
+}
+
+// check is Params.Verify. The chain is judged first and the name last, so that each error names one thing.
+func (v *verification) check(chain []*x509.Certificate) error {
+	if len(chain) == 0 {
+		return &VerifyError{Kind: NoCertificate, Host: v.cfg.Host}
+	}
+	leaf := chain[0]
+	if v.cfg.verifies() {
+		now := v.cfg.now()
+		if err := verifyChain(v.cfg.Roots, chain, now); err != nil {
+			return v.failed(leaf, now, err)
+		}
+		if v.cfg.Mode == VerifyFull {
+			_, name := v.cfg.serverName()
+			if err := leaf.VerifyHostname(name); err != nil {
+				return v.failed(leaf, now, err)
+			}
+		}
+	}
+	v.leaf = leaf
+	return nil
+}
+
+func verifyChain(roots *x509.CertPool, chain []*x509.Certificate, now time.Time) error {
+	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), CurrentTime: now}
+	for _, c := range chain[1:] {
+		opts.Intermediates.AddCert(c)
+	}
+	_, err := chain[0].Verify(opts) // as server certificate: that is the default of KeyUsages
+	return err
+}
+
+// failed sorts an error of crypto/x509.
+func (v *verification) failed(leaf *x509.Certificate, now time.Time, err error) error {
+	e := &VerifyError{Kind: Invalid, Host: v.cfg.Host, Cert: leaf, At: now, Err: err}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		e.Kind = WrongName
+		if noSAN(leaf) {
+			e.Kind = NoSAN
+		}
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		e.Kind = UnknownAuthority
+	}
+	if _, ok := errors.AsType[x509.SystemRootsError](err); ok {
+		e.Kind = NoRoots
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
+		e.Kind = reasonKind(invalid, now)
+		if invalid.Cert != nil {
+			e.Cert, e.Above = invalid.Cert, !invalid.Cert.Equal(leaf)
+		}
+	}
+	return e
+}
+
+func reasonKind(e x509.CertificateInvalidError, now time.Time) VerifyKind {
+	switch e.Reason {
+	case x509.Expired: // means outside of its validity
+		if e.Cert != nil && now.Before(e.Cert.NotBefore) {
+			return NotYetValid
+		}
+		return Expired
+	case x509.IncompatibleUsage:
+		return WrongUsage
+	case x509.NotAuthorizedToSign, x509.TooManyIntermediates, x509.CANotAuthorizedForThisName, x509.CANotAuthorizedForExtKeyUsage,
+		x509.NameConstraintsWithoutSANs, x509.UnconstrainedName, x509.NameMismatch:
+		return Forbidden
+	}
+	return Invalid
+}
+
+func noSAN(c *x509.Certificate) bool {
+	return len(c.DNSNames) == 0 && len(c.IPAddresses) == 0 && len(c.EmailAddresses) == 0 && len(c.URIs) == 0
+}

@@ -1,0 +1,151 @@
+package tlsstate
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// VerifyKind says what is wrong with a server's certificate.
+type VerifyKind int
+
+const (
+	Invalid          VerifyKind = iota // something else; Err tells
+	NoCertificate                      // the server sent none
+	Expired                            // see VerifyError.Above for whose
+	NotYetValid                        //
+	UnknownAuthority                   // no chain to a trust anchor
+	NoRoots                            // the system's trust anchors cannot be read
+	WrongName                          // valid, but for other names
+	NoSAN                              // no subjectAltName; a common name does not count
+	WrongUsage                         // not for servers
+	Forbidden                          // an authority above may not sign this certificate
+)
+
+var verifyKindNames = [...]string{"invalid", "no_certificate", "expired", "not_yet_valid", "unknown_authority", "no_roots",
+	"wrong_name", "no_san", "wrong_usage", "forbidden"}
+
+func (k VerifyKind) String() string {
+	if k < 0 || int(k) >= len(verifyKindNames) {
+		return fmt.Sprintf("VerifyKind(%d)", int(k))
+	}
+	return verifyKindNames[k]
+}
+
+// VerifyError says why the server's certificate was not accepted. Texts that come out of the certificate are shown with
+// control characters replaced and long ones cut.
+type VerifyError struct {
+	Kind  VerifyKind
+	Host  string            // as configured
+	Cert  *x509.Certificate // the one that is wrong; nil only for NoCertificate
+	Above bool              // Cert is not the server's own, but an authority's above it
+	At    time.Time         // when it was judged
+	Err   error             // of crypto/x509
+}
+
+func (e *VerifyError) Unwrap() error { return e.Err }
+
+func (e *VerifyError) Error() string {
+	if e.Cert == nil {
+		return "server sent no certificate"
+	}
+	return e.sentence() + " (" + summary(e.Cert) + ")"
+}
+
+func (e *VerifyError) sentence() string {
+	whose := "server certificate"
+	if e.Above {
+		whose = "certificate of an authority above the server's"
+	}
+	switch e.Kind {
+	case Expired:
+		return fmt.Sprintf("%s expired %s ago (notAfter %s): renew it on the server, and compare the clocks",
+			whose, span(e.At.Sub(e.Cert.NotAfter)), stamp(e.Cert.NotAfter))
+	case NotYetValid:
+		return fmt.Sprintf("%s becomes valid in %s (notBefore %s): compare the clocks",
+			whose, span(e.Cert.NotBefore.Sub(e.At)), stamp(e.Cert.NotBefore))
+	case UnknownAuthority:
+		return fmt.Sprintf("server certificate is signed by an unknown authority %s: check tls.roots, and that the server sends its intermediates",
+			clean(e.Cert.Issuer.String()))
+	case NoRoots:
+		return "the system's trust anchors cannot be read: install ca-certificates, or set tls.roots"
+	case WrongName:
+		return fmt.Sprintf("server certificate is valid for %s, not %s: check the route's host", names(e.Cert), clean(e.Host))
+	case NoSAN:
+		return fmt.Sprintf("server certificate has no subjectAltName, only a common name %s, which is not compared with %s: issue one with a subjectAltName",
+			clean(e.Cert.Subject.CommonName), clean(e.Host))
+	case WrongUsage:
+		return whose + " is not meant for servers: issue one whose extended key usage has serverAuth"
+	case Forbidden:
+		return "an authority above the server certificate may not sign it: " + clean(e.Err.Error())
+	}
+	if e.Err != nil {
+		return whose + " is not acceptable: " + clean(e.Err.Error())
+	}
+	return whose + " is not acceptable"
+}
+
+// summary names a certificate so that it can be found.
+func summary(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.Raw)
+	return fmt.Sprintf("subject %s, issuer %s, serial %x, sha256 %x", clean(c.Subject.String()), clean(c.Issuer.String()), c.SerialNumber, sum[:8])
+}
+
+// names lists what a certificate is valid for, at most five names of it.
+func names(c *x509.Certificate) string {
+	const most = 5
+	var all []string
+	for _, n := range c.DNSNames {
+		all = append(all, clean(n))
+	}
+	for _, ip := range c.IPAddresses {
+		all = append(all, ip.String())
+	}
+	switch {
+	case len(all) == 0:
+		return "no host name at all"
+	case len(all) > most:
+		return fmt.Sprintf("%s and %d more names", strings.Join(all[:most], ", "), len(all)-most)
+	}
+	return strings.Join(all, ", ")
+}
+
+// clean makes a text that the peer chose safe to show on one line.
+func clean(s string) string {
+	const most = 120
+	count := 0
+	s = strings.Map(func(r rune) rune {
+		if count++; count > most {
+			return -1
+		}
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	if count > most {
+		s += "..."
+	}
+	if s == "" {
+		return `""`
+	}
+	return s
+}
+
+// span is a duration in its largest whole unit.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
