@@ -1,0 +1,89 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Daemon is what the control socket controls.
+type Daemon interface {
+	Status() *Status
+	Reload() error
+	Drain()
+}
+
+type peerKey struct{}
+
+// Serve answers on l until ctx is done; it owns l.
+func Serve(ctx context.Context, l *net.UnixListener, d Daemon) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(d.Status())
+	})
+	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, _ *http.Request) {
+		if err := d.Reload(); err != nil {
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		}
+	})
+	mux.HandleFunc("POST /drain", func(http.ResponseWriter, *http.Request) { d.Drain() })
+	server := &http.Server{
+		Handler:           ownOnly(mux),
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		MaxHeaderBytes: 8 << 10, // 8 KiB
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, checkPeer(c))
+		},
+	}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); ctx.Err() == nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	return nil
+}
+
+func ownOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err, _ := r.Context().Value(peerKey{}).(error); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// checkPeer returns nil for a process of our own uid and user namespace.
+func checkPeer(c net.Conn) error {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("not a Unix socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if credErr != nil {
+		return fmt.Errorf("peer credentials: %w", credErr)
+	}
+	if own := os.Geteuid(); int(cred.Uid) != own {
+		return fmt.Errorf("the control socket serves only the daemon's own user (uid %d): run this command as that user", own)
+	}
+	var ours, theirs unix.Stat_t
+	if unix.Stat("/proc/self/ns/user", &ours) != nil || unix.Stat(fmt.Sprintf("/proc/%d/ns/user", cred.Pid), &theirs) != nil || ours.Ino != theirs.Ino {
+		return fmt.Errorf("the control socket serves only processes in the daemon's own user namespace")
+	}
+	return nil
+}

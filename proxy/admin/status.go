@@ -1,0 +1,50 @@
+package admin
+
+import "time"
+
+// Status is what `pghandoff status` shows. It holds no secrets.
+type Status struct {
+	Version    string     `json:"version"`
+	PID        int        `json:"pid"`
+	Started    time.Time  `json:"started"`
+	RunDir     string     `json:"run_dir"`
+	Draining   bool       `json:"draining,omitempty"`
+	Routes     []Route    `json:"routes"`
+	Leases     []Lease    `json:"leases"`
+	Identities []Identity `json:"identities"`
+}
+
+// Route is one route and its pool.
+type Route struct {
+	Name      string   `json:"name"`
+	Servers   []string `json:"servers"`
+	User      string   `json:"user"`
+	TLSMode   string   `json:"tls_mode"`
+	Idle      int      `json:"idle"`
+	Leased    int      `json:"leased"`
+	Dialling  int      `json:"dialling"`
+	Waiting   int      `json:"waiting"`
+	MinIdle   int      `json:"min_idle"`
+	Max       int      `json:"max"`
+	LastError string   `json:"last_error,omitempty"` // of the last failed dial, until one succeeds
+}
+
+// Lease is one lease that is held.
+type Lease struct {
+	ID         string    `json:"id"`
+	Route      string    `json:"route"`
+	Way        string    `json:"way"`
+	UID        uint32    `json:"uid"`
+	PID        int32     `json:"pid"`
+	BackendPID uint32    `json:"backend_pid"`
+	Since      time.Time `json:"since"`
+}
+
+// Identity is one identity and how long it lasts.
+type Identity struct {
+	Name       string     `json:"name"`
+	Generation uint64     `json:"generation"`
+	Subject    string     `json:"subject,omitempty"`
+	Serial     string     `json:"serial,omitempty"`
+	NotAfter   *time.Time `json:"not_after,omitempty"`
+}

@@ -1,0 +1,53 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"pghandoff/proxy/audit"
+)
+
+// cancelPatience is how long a forwarded cancel may take, the wait for its turn
+// included.
+const cancelPatience = 10 * time.Second
+
+// cancel handles a cancel request: it goes to the server only if it names a
+// lease by secret and pid and comes from the lease holder's uid. It returns
+// when the server has been told and has closed the cancel connection, so that
+// whoever waits for the end of theirs knows that the signal is out.
+func (d *Daemon) cancel(ctx context.Context, peer *Peer, pid, secret uint32) {
+	l := d.leases.withSecret(secret)
+	if l == nil || l.up.pid != pid || l.ask.peer.UID != peer.UID {
+		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.audit(), Outcome: "no such lease"})
+		return
+	}
+	d.cancelLease(ctx, l, peer)
+}
+
+// cancelLease forwards a cancel for a lease that the peer may cancel. The
+// upstream is not given to another function before this is over.
+func (d *Daemon) cancelLease(ctx context.Context, l *Lease, peer *Peer) {
+	l.mu.Lock()
+	if l.released {
+		l.mu.Unlock()
+		d.trail.Record(audit.Event{Event: audit.CancelDropped, Lease: l.id, Route: l.route.name, Peer: peer.audit(), Outcome: "already released"})
+		return
+	}
+	l.up.cancels.Add(1)
+	l.mu.Unlock()
+	defer l.up.cancels.Done()
+	ctx, cancel := context.WithTimeout(ctx, cancelPatience)
+	defer cancel()
+	kind, outcome := audit.CancelForwarded, ""
+	select {
+	case l.route.cancels <- struct{}{}:
+		err := l.route.dialler.cancel(ctx, l.up.server, l.up.tls != nil, l.up.pid, l.up.secret)
+		<-l.route.cancels
+		if err != nil {
+			kind, outcome = audit.CancelDropped, failureOf(&dialError{server: l.up.server.String(), err: err}).Message
+		}
+	case <-ctx.Done():
+		kind, outcome = audit.CancelDropped, "too many cancels under way"
+	}
+	d.trail.Record(audit.Event{Event: kind, Lease: l.id, Route: l.route.name, Peer: peer.audit(), Upstream: l.up.audit(), Outcome: outcome})
+}

@@ -1,0 +1,306 @@
+package proxy
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pghandoff/certs"
+	"pghandoff/pgwire"
+	"pghandoff/proxy/config"
+	"pghandoff/tlsstate"
+)
+
+// tcpUserTimeout is how long sent data may stay unacknowledged before the
+// kernel gives a dead server up.
+const tcpUserTimeout = 30 * time.Second
+
+// dialler makes upstreams of one route. It is immutable but for the cache of
+// its password source, and safe for concurrent use.
+type dialler struct {
+	route    string
+	cfg      config.Route
+	servers  []config.Server
+	mode     tlsstate.Mode
+	direct   tlsstate.Negotiation
+	binding  pgwire.BindingMode
+	roots    *x509.CertPool  // nil: those of the identity, else the system's
+	anchors  [32]byte        // digest of the file of roots
+	system   bool            // the system's, whatever the identity brings
+	identity *certs.Identity // nil: none
+	password *passwordSource
+}
+
+func newDialler(name string, cfg config.Route, identities map[string]*certs.Identity) (*dialler, error) {
+	d := &dialler{route: name, cfg: cfg, password: &passwordSource{from: cfg.Password}, system: cfg.TLS.Roots == "system"}
+	for _, s := range cfg.Servers {
+		server, err := config.ParseServer(s)
+		if err != nil {
+			return nil, err
+		}
+		d.servers = append(d.servers, server)
+	}
+	var err error
+	if d.mode, err = tlsstate.ParseMode(cfg.TLS.Mode); err != nil {
+		return nil, err
+	}
+	if d.direct, err = tlsstate.ParseNegotiation(cfg.TLS.Negotiation); err != nil {
+		return nil, err
+	}
+	d.binding = map[string]pgwire.BindingMode{"require": pgwire.BindingRequire, "disable": pgwire.BindingDisable}[cfg.TLS.ChannelBinding]
+	if cfg.TLS.Roots != "" && !d.system {
+		anchors := certs.NewIdentity("roots of route "+name, certs.FileSource{Roots: cfg.TLS.Roots})
+		if _, err := anchors.Reload(time.Now()); err != nil {
+			return nil, err
+		}
+		d.roots, d.anchors = anchors.Current().Roots, anchors.Current().Digest
+	}
+	d.identity = identities[cfg.TLS.Identity]
+	return d, nil
+}
+
+// dial makes one upstream, trying the servers in order. Errors are joined
+// *dialError.
+func (d *dialler) dial(ctx context.Context) (*Upstream, error) {
+	password, err := d.password.fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	passes := []string{d.cfg.TargetSessionAttrs}
+	if passes[0] == "prefer-standby" {
+		passes = []string{"standby", "any"}
+	}
+	var failures []error
+	for _, want := range passes {
+		for _, server := range d.servers {
+			u, err := d.dialServer(ctx, server, password)
+			if err == nil {
+				if err = satisfies(u, want); err == nil {
+					return u, nil
+				}
+				u.close()
+			}
+			failures = append(failures, &dialError{server: server.String(), err: err})
+		}
+	}
+	if len(failures) == 1 {
+		return nil, failures[0]
+	}
+	return nil, errors.Join(failures...)
+}
+
+// satisfies checks target_session_attrs by what the server reported at login
+// (PostgreSQL 14 and newer).
+func satisfies(u *Upstream, want string) error {
+	if want == "any" {
+		return nil
+	}
+	standby, ok := u.parameters.get("in_hot_standby")
+	readOnly, ok2 := u.parameters.get("default_transaction_read_only")
+	if !ok || !ok2 {
+		return errors.New("the server does not report in_hot_standby: target_session_attrs needs PostgreSQL 14 or newer")
+	}
+	isStandby := standby == "on"
+	var fits bool
+	switch want {
+	case "read-write":
+		fits = !isStandby && readOnly == "off"
+	case "read-only":
+		fits = isStandby || readOnly == "on"
+	case "primary":
+		fits = !isStandby
+	case "standby":
+		fits = isStandby
+	}
+	if !fits {
+		return fmt.Errorf("the server is not %s", want)
+	}
+	return nil
+}
+
+// dialServer tries one server in the ways its TLS mode allows. A fallback to
+// plaintext, or from it, happens in the modes allow and prefer only.
+func (d *dialler) dialServer(ctx context.Context, server config.Server, password config.Secret) (*Upstream, error) {
+	mode := d.mode
+	if server.Unix {
+		mode = tlsstate.Disable // as libpq: there is no TLS on a Unix socket
+	}
+	switch mode {
+	case tlsstate.Disable:
+		return d.connect(ctx, server, password, false)
+	case tlsstate.Allow:
+		u, err := d.connect(ctx, server, password, false)
+		var refused *pgwire.ServerError
+		if errors.As(err, &refused) {
+			return d.connect(ctx, server, password, true)
+		}
+		return u, err
+	case tlsstate.Prefer:
+		u, err := d.connect(ctx, server, password, true)
+		if err != nil && !isUnreachable(err) {
+			return d.connect(ctx, server, password, false)
+		}
+		return u, err
+	}
+	return d.connect(ctx, server, password, true)
+}
+
+func isUnreachable(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// connect opens one connection and logs in.
+func (d *dialler) connect(ctx context.Context, server config.Server, password config.Secret, encrypt bool) (_ *Upstream, err error) {
+	nc, err := d.open(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			nc.Close()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeouts.Login.Std())
+	defer cancel()
+	u := &Upstream{conn: nc, server: server, opened: time.Now()}
+	if u.raw, err = nc.(syscall.Conn).SyscallConn(); err != nil {
+		return nil, err
+	}
+	if encrypt {
+		if err := d.encrypt(ctx, u, nc); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.login(ctx, u, password); err != nil {
+		return nil, err
+	}
+	u.retire = retireTime(u.opened, d.cfg.Pool.MaxLifetime.Std())
+	return u, nil
+}
+
+// retireTime spreads the ends of upstreams that were opened together over the
+// last tenth of their lifetime.
+func retireTime(opened time.Time, lifetime time.Duration) time.Time {
+	if lifetime <= 0 {
+		return time.Time{}
+	}
+	return opened.Add(lifetime - time.Duration(rand.Float64()*0.1*float64(lifetime)))
+}
+
+func (d *dialler) open(ctx context.Context, server config.Server) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeouts.Connect.Std())
+	defer cancel()
+	network := "tcp"
+	if server.Unix {
+		network = "unix"
+	}
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}}
+	nc, err := dialer.DialContext(ctx, network, server.String())
+	if err != nil {
+		return nil, err
+	}
+	if t, ok := nc.(*net.TCPConn); ok {
+		if err := setUserTimeout(t, tcpUserTimeout); err != nil {
+			nc.Close()
+			return nil, err
+		}
+	}
+	return nc, nil
+}
+
+func setUserTimeout(c *net.TCPConn, d time.Duration) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) {
+		inner = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+	}); err != nil {
+		return err
+	}
+	return inner
+}
+
+// encrypt puts TLS on the connection and records it in u.
+func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) error {
+	cfg := tlsstate.Config{Mode: d.mode, Negotiation: d.direct, Host: u.server.Host, Roots: d.roots}
+	if d.identity != nil {
+		u.identity = d.identity.Current()
+		if err := u.identity.Check(time.Now()); err != nil {
+			return err
+		}
+		cfg.Certificate = u.identity.Certificate
+		if cfg.Roots == nil && !d.system {
+			cfg.Roots = u.identity.Roots
+		}
+	}
+	s, err := tlsstate.Client(ctx, nc, cfg)
+	if err != nil {
+		return err
+	}
+	u.conn, u.tls = s, s.Info()
+	return nil
+}
+
+func (d *dialler) login(ctx context.Context, u *Upstream, password config.Secret) error {
+	cfg := pgwire.LoginConfig{User: d.cfg.User, Database: d.database(), Password: password.Reveal(), Encrypted: u.tls != nil, ChannelBinding: d.binding}
+	if u.tls != nil {
+		cfg.EndpointBinding = u.tls.EndpointBinding
+	}
+	deadline, _ := ctx.Deadline()
+	u.conn.SetDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() { u.conn.SetDeadline(time.Unix(1, 0)) })
+	s, err := pgwire.Login(u.conn, cfg)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	u.conn.SetDeadline(time.Time{})
+	u.parameters, u.pid, u.secret, u.method = s.Parameters, s.PID, s.Secret, s.Method
+	return nil
+}
+
+func (d *dialler) database() string {
+	if d.cfg.Database != "" {
+		return d.cfg.Database
+	}
+	return d.route
+}
+
+// cancel sends a cancel request for the backend of u to the server it lives
+// on, over TLS with the same checks, and waits until the server has closed the
+// connection: then the signal, if any, has been sent.
+func (d *dialler) cancel(ctx context.Context, server config.Server, encrypted bool, pid uint32, secret []byte) error {
+	nc, err := d.open(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer func() { nc.Close() }()
+	if encrypted {
+		u := &Upstream{server: server}
+		if err := d.encrypt(ctx, u, nc); err != nil {
+			return err
+		}
+		nc = u.conn
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		nc.SetDeadline(deadline)
+	}
+	if _, err := nc.Write(pgwire.AppendCancelRequest(nil, pid, secret)); err != nil {
+		return err
+	}
+	var b [1]byte
+	nc.Read(b[:]) // the server says nothing and closes
+	return nil
+}

@@ -1,0 +1,137 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"pghandoff/handoff"
+	"pghandoff/proxy/config"
+)
+
+// door is a folder with a wire and a handoff socket, and what can be reached
+// there.
+type door struct {
+	dir     string
+	routes  []string // empty: all
+	access  *access  // nil: the routes' own
+	wire    *net.UnixListener
+	handoff *net.UnixListener
+}
+
+// shows reports whether a route can be reached through this door.
+func (o *door) shows(route string) bool {
+	return len(o.routes) == 0 || slices.Contains(o.routes, route)
+}
+
+// openDoor makes the folder and binds both sockets in it.
+func openDoor(f config.Folder, own uint32) (*door, error) {
+	o := &door{dir: f.Path, routes: f.Routes}
+	if len(f.Allow) > 0 {
+		a, err := newAccess(own, f.Allow)
+		if err != nil {
+			return nil, fmt.Errorf("sockets (%s): %w", f.Path, err)
+		}
+		o.access = &a
+	}
+	mode, err := strconv.ParseUint(f.Mode, 8, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid := -1
+	if f.Group != "" {
+		id, err := lookupGroup(f.Group)
+		if err != nil {
+			return nil, err
+		}
+		gid = int(id)
+	}
+	if err := makeRunDir(f.Path); err != nil {
+		return nil, err
+	}
+	if o.wire, err = bind(filepath.Join(f.Path, handoff.WireName), os.FileMode(mode), gid); err != nil {
+		return nil, err
+	}
+	if o.handoff, err = bind(filepath.Join(f.Path, handoff.SocketName), os.FileMode(mode), gid); err != nil {
+		o.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// makeRunDir makes a folder that functions can enter and cannot write in, or
+// checks that an existing one is.
+func makeRunDir(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err == nil {
+		return os.Chmod(dir, 0o755) // whatever the umask is
+	} else if !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make run directory: %w", err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("run directory %s is not a directory", dir)
+	case int(st.Uid) != os.Geteuid() && st.Uid != 0:
+		return fmt.Errorf("run directory %s belongs to uid %d: it must be ours or root's", dir, st.Uid)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("run directory %s can be written by others (mode %04o): chmod go-w it, or whoever can write there could stand in for us", dir, info.Mode().Perm())
+	}
+	return nil
+}
+
+// bind listens on path. The socket appears under its name once it has its mode
+// and group; one that a dead daemon left is replaced, a live one's is refused.
+func bind(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("somebody serves %s already: stop that daemon, or choose another --run-dir", path)
+	} else if errors.Is(err, unix.EACCES) {
+		return nil, fmt.Errorf("%s belongs to somebody else: %w", path, err)
+	}
+	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d.tmp", os.Getpid()))
+	if len(path) > 107 || len(temporary) > 107 {
+		return nil, fmt.Errorf("%s is too long for a socket (107 bytes): choose a shorter --run-dir", path)
+	}
+	os.Remove(temporary) // left by a process of our pid that died here
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("bind socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	err = errors.Join(os.Chown(temporary, -1, gid), os.Chmod(temporary, mode))
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(temporary)
+		return nil, fmt.Errorf("bind socket: %w", err)
+	}
+	return l, nil
+}
+
+// close stops listening. The sockets stay in the file system until remove.
+func (o *door) close() {
+	for _, l := range []*net.UnixListener{o.wire, o.handoff} {
+		if l != nil {
+			l.Close()
+		}
+	}
+}
+
+// remove takes the sockets out of the file system.
+func (o *door) remove() {
+	os.Remove(filepath.Join(o.dir, handoff.WireName))
+	os.Remove(filepath.Join(o.dir, handoff.SocketName))
+}

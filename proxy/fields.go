@@ -1,0 +1,17 @@
+package proxy
+
+// The names of log fields. They are spelt here and nowhere else.
+const (
+	fieldRoute      = "route"
+	fieldLease      = "lease"
+	fieldUID        = "uid"
+	fieldPeerPID    = "pid"
+	fieldServer     = "server"
+	fieldBackendPID = "backend_pid"
+	fieldIdentity   = "identity"
+	fieldGeneration = "generation"
+	fieldReason     = "reason"
+	fieldSocket     = "socket"
+	fieldWait       = "wait"
+	fieldRetryIn    = "retry_in"
+)

@@ -1,0 +1,305 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"pghandoff/pgwire"
+	"pghandoff/proxy/audit"
+)
+
+// ask is what a function wants, whichever way it came.
+type ask struct {
+	peer        *Peer
+	door        *door
+	way         string // "wire" or "handoff"
+	database    string
+	user        string
+	application string
+	parameters  []pgwire.Parameter
+	wait        *time.Duration // nil: the route's
+	notice      func()         // called once if the wait gets long; may be nil
+}
+
+// Lease is one function's hold on an upstream.
+type Lease struct {
+	id      string
+	secret  uint32 // for cancel and release; unique in the daemon
+	route   *Route
+	ask     ask
+	up      *Upstream
+	waited  time.Duration
+	granted time.Time
+
+	mu       sync.Mutex // guards the fields below
+	conn     net.Conn   // the daemon's end before it relays; nil: nothing to interrupt
+	bridge   *bridge    // between the function's end and up; nil until relaying
+	revoked  *Failure   // told to end before it was relaying
+	released bool       // no cancel is accepted any more
+}
+
+// grant takes a function from its wish to a lease: route, access, limits,
+// upstream, parameters. The caller must end the lease by finish. Errors are
+// *Failure or go through failureOf.
+func (d *Daemon) grant(ctx context.Context, a ask) (*Lease, error) {
+	r, err := d.admit(&a)
+	if err != nil {
+		d.denied(&a, err)
+		return nil, err
+	}
+	if err := d.limits.take(a.peer.UID, limitLeases); err != nil {
+		d.denied(&a, err)
+		return nil, err
+	}
+	l, err := d.attach(ctx, r, a)
+	if err != nil {
+		d.limits.give(a.peer.UID, limitLeases)
+		d.denied(&a, err)
+		return nil, err
+	}
+	d.leases.add(l)
+	d.trail.Record(l.event(audit.LeaseGranted))
+	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, r.name).Uint32(fieldUID, a.peer.UID).Int32(fieldPeerPID, a.peer.PID).
+		Uint32(fieldBackendPID, l.up.pid).Dur(fieldWait, l.waited).Msg("lease granted")
+	return l, nil
+}
+
+// admit says whether the function may have what it asks for.
+func (d *Daemon) admit(a *ask) (*Route, error) {
+	r := d.table.Load().routes[a.database]
+	if r == nil || !a.door.shows(a.database) {
+		return nil, errNoRoute(a.database)
+	}
+	allowed := r.access.allows(a.peer)
+	if a.door.access != nil {
+		allowed = a.door.access.allows(a.peer)
+	}
+	switch {
+	case !allowed:
+		return nil, errNotAllowed(a.peer, r.name)
+	case !r.acceptsUser(a.user):
+		return nil, &Failure{SQLState: codeNotAuthorized, Message: "user \"" + a.user + "\" may not be named on route \"" + r.name + "\"", Hint: "the route's users list says which", Reason: "wrong_user"}
+	}
+	return r, nil
+}
+
+// attach takes an upstream for the function and sets its parameters there.
+func (d *Daemon) attach(ctx context.Context, r *Route, a ask) (*Lease, error) {
+	settings, err := settingsOf(a.parameters, r.cfg.IgnoreStartupParameters)
+	if err != nil {
+		return nil, err
+	}
+	wait := r.cfg.Pool.WaitTimeout.Std()
+	if a.wait != nil {
+		wait = min(wait, *a.wait)
+	}
+	if err := d.limits.take(a.peer.UID, limitWaiting); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	up, err := r.pool.take(ctx, wait, a.notice)
+	d.limits.give(a.peer.UID, limitWaiting)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{id: newLeaseID(), route: r, ask: a, up: up, waited: time.Since(start), granted: time.Now()}
+	if err := l.set(settings); err != nil {
+		d.work.Go(func() { d.recycle(l) }) // ends within resetPatience; Run waits for it
+		return nil, err
+	}
+	up.tracker = pgwire.NewTracker('I')
+	return l, nil
+}
+
+// settingPatience is how long the server may take to set parameters.
+const settingPatience = 5 * time.Second
+
+// set gives the session the function's start-up parameters. What the server
+// already reports costs nothing.
+func (l *Lease) set(settings []pgwire.Parameter) error {
+	l.up.tracker = pgwire.NewTracker('I')
+	var news []pgwire.Parameter
+	for _, s := range settings {
+		if v, ok := l.up.parameters.get(s.Name); !ok || v != s.Value {
+			news = append(news, s)
+		}
+	}
+	if len(news) == 0 {
+		return nil
+	}
+	out, err := l.up.exchange(pgwire.AppendSettings(nil, news), 1, settingPatience)
+	if err != nil {
+		l.up.tracker.Spoil()
+		return &dialError{server: l.up.server.String(), err: err}
+	}
+	if out.Refused != nil {
+		return out.Refused
+	}
+	return nil
+}
+
+// recycle makes the upstream of a lease fit for the next function, or closes
+// it. It may block and belongs in the background.
+func (d *Daemon) recycle(l *Lease) {
+	if !l.up.tracker.Quiet() {
+		l.route.pool.drop(l.up, "not clean")
+		return
+	}
+	if unfit := l.up.clean(l.route.cfg.Pool.Reset); unfit != "" {
+		l.route.pool.drop(l.up, unfit)
+		return
+	}
+	l.route.pool.give(l.up)
+}
+
+// relay carries the lease's bytes until it is over. conn is borrowed.
+func (l *Lease) relay(conn net.Conn) ending {
+	b := newBridge(conn, l.up)
+	l.mu.Lock()
+	l.bridge, l.conn = b, nil
+	revoked := l.revoked
+	l.mu.Unlock()
+	if revoked != nil {
+		b.stop(revoked, false)
+	}
+	return b.run()
+}
+
+// revoke ends the lease with a last word: when its session is idle, or now.
+func (l *Lease) revoke(f *Failure, now bool) {
+	l.mu.Lock()
+	l.revoked = f
+	b, c := l.bridge, l.conn
+	l.mu.Unlock()
+	switch {
+	case b != nil:
+		b.stop(f, now)
+	case c != nil:
+		c.SetReadDeadline(time.Unix(1, 0)) // no start-up will be waited for
+	}
+}
+
+// event is the kind of event that an ending is.
+func (e ending) event() audit.Kind {
+	if e.outcome == endStopped {
+		return audit.LeaseRevoked
+	}
+	return audit.LeaseReleased
+}
+
+// finish ends a lease: it is over for the function, and its upstream is
+// cleaned or closed in the background.
+func (d *Daemon) finish(l *Lease, kind audit.Kind, outcome string) {
+	l.mu.Lock()
+	l.released = true
+	l.mu.Unlock()
+	d.leases.remove(l)
+	d.limits.give(l.ask.peer.UID, limitLeases)
+	e := l.event(kind)
+	e.Outcome, e.DurationMS = outcome, time.Since(l.granted).Milliseconds()
+	if l.bridge != nil {
+		e.BytesIn, e.BytesOut, e.Transactions = l.bridge.in.Load(), l.bridge.out.Load(), l.bridge.transactions.Load()
+	}
+	d.trail.Record(e)
+	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Str(fieldReason, outcome).Msg("lease ended")
+	d.work.Go(func() { d.settle(l) }) // ends within the limits of settle and clean; Run waits for it
+}
+
+// settle stops what the backend still does for a function that is gone, then
+// recycles the upstream.
+func (d *Daemon) settle(l *Lease) {
+	if !l.up.tracker.Quiet() && len(l.up.secret) > 0 {
+		// A query may be running and nobody waits for it any more; closing the
+		// connection alone would leave it running, and its locks held.
+		ctx, cancel := context.WithTimeout(d.base, settingPatience)
+		defer cancel()
+		if err := l.route.dialler.cancel(ctx, l.up.server, l.up.tls != nil, l.up.pid, l.up.secret); err != nil {
+			d.log.Debug().Err(err).Str(fieldLease, l.id).Msg("cancel of an abandoned query")
+		}
+	}
+	d.recycle(l)
+}
+
+// denied writes down a refusal.
+func (d *Daemon) denied(a *ask, err error) {
+	f := failureOf(err)
+	e := audit.Event{Event: audit.LeaseDenied, Route: a.database, User: a.user, Way: a.way, Application: a.application, Peer: a.peer.audit(),
+		Outcome: f.Reason, SQLState: f.SQLState, Message: f.Message}
+	d.trail.Record(e)
+	event := d.log.Info()
+	if f.SQLState == codeInternal {
+		event = d.log.Error()
+	}
+	event.Err(err).Str(fieldRoute, a.database).Uint32(fieldUID, a.peer.UID).Int32(fieldPeerPID, a.peer.PID).Str(fieldReason, f.Reason).Msg("lease denied")
+}
+
+func (l *Lease) event(kind audit.Kind) audit.Event {
+	return audit.Event{Event: kind, Lease: l.id, Route: l.route.name, User: l.ask.user, Application: l.ask.application, Way: l.ask.way,
+		Peer: l.ask.peer.audit(), Upstream: l.up.audit(), Transport: "bridge", Pooling: "session", WaitMicros: l.waited.Microseconds()}
+}
+
+// newLeaseID returns a UUID of version 7. Reading randomness does not fail on
+// the kernels that Go supports.
+func newLeaseID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// registry finds leases. Safe for concurrent use.
+type registry struct {
+	mu       sync.Mutex
+	byID     map[string]*Lease
+	bySecret map[uint32]*Lease
+}
+
+func newRegistry() *registry {
+	return &registry{byID: map[string]*Lease{}, bySecret: map[uint32]*Lease{}}
+}
+
+// add registers l under a fresh secret.
+func (r *registry) add(l *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		var b [4]byte
+		rand.Read(b[:])
+		l.secret = binary.BigEndian.Uint32(b[:])
+		if _, taken := r.bySecret[l.secret]; !taken && l.secret != 0 {
+			break
+		}
+	}
+	r.byID[l.id], r.bySecret[l.secret] = l, l
+}
+
+func (r *registry) remove(l *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byID, l.id)
+	delete(r.bySecret, l.secret)
+}
+
+func (r *registry) withID(id string) *Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
+}
+
+func (r *registry) withSecret(secret uint32) *Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bySecret[secret]
+}
+
+// all returns the leases there are.
+func (r *registry) all() []*Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]*Lease, 0, len(r.byID))
+	for _, l := range r.byID {
+		out = append(out, l)
+	}
+	return out
+}

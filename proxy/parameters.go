@@ -1,0 +1,109 @@
+package proxy
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pghandoff/pgwire"
+)
+
+// parameterSet is what a server has reported, in the order of its first report.
+type parameterSet []pgwire.Parameter
+
+// set takes note of one report.
+func (s *parameterSet) set(p pgwire.Parameter) {
+	for i := range *s {
+		if (*s)[i].Name == p.Name {
+			(*s)[i].Value = p.Value
+			return
+		}
+	}
+	*s = append(*s, p)
+}
+
+func (s parameterSet) get(name string) (value string, ok bool) {
+	for _, p := range s {
+		if p.Name == name {
+			return p.Value, true
+		}
+	}
+	return "", false
+}
+
+func (s parameterSet) toMap() map[string]string {
+	m := make(map[string]string, len(s))
+	for _, p := range s {
+		m[p.Name] = p.Value
+	}
+	return m
+}
+
+// settingName is an identifier, or several joined by dots, as
+// valid_custom_variable_name and the built-in names have it.
+var settingName = regexp.MustCompile(`^[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*(\.[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*)*$`)
+
+// maxSettings bounds how many parameters one function may bring.
+const maxSettings = 200
+
+// settingsOf takes from start-up parameters those that are to be set for the
+// session, in the order given: the ones within "options" first, as PostgreSQL
+// applies them. What cannot be had is refused with a *Failure.
+func settingsOf(parameters []pgwire.Parameter, ignore []string) ([]pgwire.Parameter, error) {
+	var fromOptions, out []pgwire.Parameter
+	for _, p := range parameters {
+		switch p.Name {
+		case "user", "database":
+		case "options":
+			o, err := pgwire.ParseOptions(p.Value)
+			if err != nil {
+				return nil, &Failure{SQLState: codeNotSupported, Message: err.Error(), Reason: "parameter"}
+			}
+			fromOptions = append(fromOptions, o...)
+		case "replication":
+			if !isFalse(p.Value) {
+				return nil, &Failure{SQLState: codeNotSupported, Message: "replication connections are not handed out",
+					Hint: "connect to the server directly for them", Reason: "replication"}
+			}
+		default:
+			out = append(out, p)
+		}
+	}
+	all := append(fromOptions, out...)
+	if len(all) > maxSettings {
+		return nil, &Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("more than %d start-up parameters", maxSettings), Reason: "parameter"}
+	}
+	kept := all[:0]
+	for _, p := range all {
+		if slices.Contains(ignore, p.Name) {
+			continue
+		}
+		if err := checkSetting(p.Name); err != nil {
+			return nil, err
+		}
+		kept = append(kept, p)
+	}
+	return kept, nil
+}
+
+func checkSetting(name string) error {
+	switch strings.ToLower(name) {
+	case "role", "session_authorization":
+		return &Failure{SQLState: codeNotSupported, Message: fmt.Sprintf("parameter %q cannot be set at start-up here", name),
+			Hint: "a route logs in as one role; use SET ROLE in the session", Reason: "parameter"}
+	}
+	if len(name) > 127 || !settingName.MatchString(name) {
+		return &Failure{SQLState: "42602", Message: fmt.Sprintf("invalid configuration parameter name %q", name), Reason: "parameter"}
+	}
+	return nil
+}
+
+// isFalse reads a boolean as PostgreSQL does, as far as "false" goes.
+func isFalse(v string) bool {
+	switch strings.ToLower(v) {
+	case "0", "f", "fa", "fal", "fals", "false", "n", "no", "of", "off":
+		return true
+	}
+	return false
+}

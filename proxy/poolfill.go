@@ -1,0 +1,209 @@
+package proxy
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// run keeps the pool filled until ctx is done: it replaces what the server has
+// closed and what is about to retire, and repeats failed dials.
+func (p *pool) run(ctx context.Context) {
+	p.mu.Lock()
+	p.ctx = ctx
+	p.fillLocked()
+	p.mu.Unlock()
+	tick := time.NewTicker(inspectEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-tick.C:
+			p.inspect()
+		}
+		p.mu.Lock()
+		p.fillLocked()
+		p.mu.Unlock()
+	}
+}
+
+// inspect looks at the idle upstreams: those that the server has closed and
+// those that are idle for too long are dropped, those that have been told
+// something take it in.
+func (p *pool) inspect() {
+	now := time.Now()
+	var dead, idleLong, told []*Upstream
+	p.mu.Lock()
+	kept := p.idle[:0]
+	spare := len(p.idle) - p.cfg.MinIdle
+	for _, u := range p.idle {
+		switch p.verdict(u, now, spare > 0) {
+		case verdictDead:
+			dead = append(dead, u)
+		case verdictIdle:
+			idleLong = append(idleLong, u)
+			spare--
+		case verdictTold:
+			told = append(told, u)
+		default:
+			kept = append(kept, u)
+		}
+	}
+	clear(p.idle[len(kept):])
+	p.idle = kept
+	p.mu.Unlock()
+	for _, u := range dead {
+		p.drop(u, "closed by the server")
+	}
+	for _, u := range idleLong {
+		p.drop(u, "idle_timeout")
+	}
+	for _, u := range told {
+		if u.absorb() {
+			p.give(u)
+		} else {
+			p.drop(u, "unfit")
+		}
+	}
+}
+
+type verdict int
+
+const (
+	verdictKeep verdict = iota
+	verdictDead
+	verdictIdle
+	verdictTold
+)
+
+func (p *pool) verdict(u *Upstream, now time.Time, spare bool) verdict {
+	switch u.peek() {
+	case peekClosed:
+		return verdictDead
+	case peekBytes:
+		return verdictTold
+	}
+	if spare && p.cfg.IdleTimeout > 0 && now.Sub(u.idleFrom) > p.cfg.IdleTimeout.Std() {
+		return verdictIdle
+	}
+	return verdictKeep
+}
+
+// fillLocked starts as many dials as are wanted and allowed: for each waiting
+// function, for min_idle, and for idle upstreams that are to be replaced.
+func (p *pool) fillLocked() {
+	if p.closed || p.ctx == nil || p.ctx.Err() != nil {
+		return
+	}
+	now := time.Now()
+	if p.failure != nil && now.Before(p.failure.until) {
+		return
+	}
+	old := p.retireLocked(now)
+	want := max(len(p.waiters), p.cfg.MinIdle-(len(p.idle)-old)) - p.dialling
+	room := min(p.cfg.Max-p.open, parallelDials) - p.dialling
+	if p.failure != nil {
+		room = min(room, 1-p.dialling) // one tries whether it works again
+	}
+	for range min(want, room) {
+		p.dialling++
+		p.work.Go(p.dial) // ends with its timeouts or with the context of run; close waits for it
+	}
+}
+
+// retireLocked counts the idle upstreams whose time is over. They stay in use
+// until their replacement is there, unless there is no room for it: then the
+// oldest makes room.
+func (p *pool) retireLocked(now time.Time) (old int) {
+	for _, u := range p.idle {
+		if u.retired(now) {
+			old++
+		}
+	}
+	if old > 0 && p.open+p.dialling >= p.cfg.Max && p.dialling == 0 {
+		p.dropOldLocked(now)
+		old--
+	}
+	return old
+}
+
+// dropOldLocked closes one idle upstream whose time is over.
+func (p *pool) dropOldLocked(now time.Time) {
+	i := slices.IndexFunc(p.idle, func(u *Upstream) bool { return u.retired(now) })
+	if i < 0 {
+		return
+	}
+	u := p.idle[i]
+	p.idle = slices.Delete(p.idle, i, i+1)
+	p.open--
+	p.work.Go(u.close)
+	p.on.closed(u, "max_lifetime")
+}
+
+// dial makes one upstream and puts it to use.
+func (p *pool) dial() {
+	u, err := p.make(p.ctx)
+	if err != nil {
+		p.failedToDial(err)
+		return
+	}
+	p.on.opened(u)
+	p.mu.Lock()
+	p.dialling--
+	p.open++
+	p.failure = nil
+	if len(p.idle) >= p.cfg.MinIdle {
+		p.dropOldLocked(time.Now())
+	}
+	p.mu.Unlock()
+	p.give(u)
+}
+
+// failedToDial notes why and tells those who wait, if there is no upstream
+// that could still become free for them.
+func (p *pool) failedToDial(err error) {
+	p.mu.Lock()
+	p.dialling--
+	if p.ctx.Err() != nil {
+		p.mu.Unlock()
+		return
+	}
+	p.failure = nextFailure(p.failure, err)
+	retryIn := time.Until(p.failure.until)
+	var told []*waiter
+	if p.open == 0 {
+		told, p.waiters = p.waiters, nil
+	}
+	p.mu.Unlock()
+	for _, w := range told {
+		w.ch <- granted{err: err}
+	}
+	time.AfterFunc(retryIn, p.nudge) // fires at most once more after run has ended, into a channel
+	p.on.failed(err, retryIn)
+}
+
+// nextFailure doubles the delay after each failure in a row, up to a bound, and
+// shakes it by a fifth, so that many daemons do not come back as one.
+func nextFailure(before *failedDial, err error) *failedDial {
+	first, last := firstDelay, lastDelay
+	if lasting(err) {
+		first, last = firstLastingDelay, lastLastingDelay
+	}
+	delay := first
+	if before != nil {
+		delay = min(max(before.delay*2, first), last)
+	}
+	shaken := time.Duration(float64(delay) * (0.8 + 0.4*rand.Float64()))
+	return &failedDial{err: err, until: time.Now().Add(shaken), delay: delay}
+}
+
+// forget lets the next dial happen at once, after the configuration has changed.
+func (p *pool) forget() {
+	p.mu.Lock()
+	p.failure = nil
+	p.mu.Unlock()
+	p.nudge()
+}

@@ -1,0 +1,84 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pghandoff/certs"
+	"pghandoff/proxy/audit"
+	"pghandoff/proxy/config"
+)
+
+// Route is a named way to a database: its dialler, its pool and who may use it.
+type Route struct {
+	name    string
+	cfg     config.Route
+	access  access
+	dialler *dialler
+	pool    *pool
+	cancels chan struct{} // budget of cancel requests under way
+	stop    context.CancelFunc
+}
+
+// cancelBudget is how many cancel requests a route forwards at a time. They
+// are not counted as upstreams.
+const cancelBudget = 16
+
+func newRoute(name string, cfg config.Route, identities map[string]*certs.Identity, own uint32, trail *audit.Log, log zerolog.Logger) (*Route, error) {
+	r := &Route{name: name, cfg: cfg, cancels: make(chan struct{}, cancelBudget)}
+	var err error
+	if r.access, err = newAccess(own, cfg.Allow); err != nil {
+		return nil, fmt.Errorf("routes.%s.%w", name, err)
+	}
+	if r.dialler, err = newDialler(name, cfg, identities); err != nil {
+		return nil, fmt.Errorf("routes.%s: %w", name, err)
+	}
+	log = log.With().Str(fieldRoute, name).Logger()
+	r.pool = newPool(name, cfg.Pool, r.dialler.dial, poolEvents{
+		opened: func(u *Upstream) {
+			log.Debug().Uint32(fieldBackendPID, u.pid).Str(fieldServer, u.server.String()).Msg("upstream opened")
+			trail.Record(audit.Event{Event: audit.UpstreamOpened, Route: name, Upstream: u.audit()})
+		},
+		closed: func(u *Upstream, reason string) {
+			log.Debug().Uint32(fieldBackendPID, u.pid).Str(fieldReason, reason).Msg("upstream closed")
+			trail.Record(audit.Event{Event: audit.UpstreamClosed, Route: name, Upstream: u.audit(), Outcome: reason, DurationMS: time.Since(u.opened).Milliseconds()})
+		},
+		failed: func(err error, retryIn time.Duration) {
+			f := failureOf(err)
+			log.Warn().Err(err).Dur(fieldRetryIn, retryIn).Msg("no upstream could be opened")
+			trail.Record(audit.Event{Event: audit.UpstreamFailed, Route: name, Outcome: f.Reason, SQLState: f.SQLState, Message: f.Message})
+		},
+	})
+	return r, nil
+}
+
+// start lets the pool fill until the route is closed.
+func (r *Route) start(ctx context.Context) {
+	ctx, r.stop = context.WithCancel(ctx)
+	r.pool.work.Go(func() { r.pool.run(ctx) }) // ends by stop; pool.close waits for it
+}
+
+// close ends the route; leases that it granted go on.
+func (r *Route) close() {
+	if r.stop != nil {
+		r.stop()
+	}
+	r.pool.close()
+}
+
+// same reports whether a configuration needs no new pool.
+func (r *Route) same(cfg config.Route) bool {
+	a, b := r.cfg, cfg
+	a.Allow, b.Allow, a.Users, b.Users = nil, nil, nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+// acceptsUser reports whether a function may name this user.
+func (r *Route) acceptsUser(user string) bool {
+	return len(r.cfg.Users) == 0 || slices.Contains(r.cfg.Users, user)
+}

@@ -1,0 +1,40 @@
+package proxy
+
+import (
+	"cmp"
+	"os"
+	"slices"
+
+	"pghandoff/proxy/admin"
+)
+
+// Status tells what there is: pools, leases, identities. It holds no secrets.
+func (d *Daemon) Status() *admin.Status {
+	t := d.table.Load()
+	s := &admin.Status{Version: d.options.Version, PID: os.Getpid(), Started: d.started, RunDir: d.runDir, Draining: d.draining.Load(),
+		Routes: []admin.Route{}, Leases: []admin.Lease{}, Identities: []admin.Identity{}}
+	for name, r := range t.routes {
+		e := admin.Route{Name: name, Servers: r.cfg.Servers, User: r.cfg.User, TLSMode: r.cfg.TLS.Mode, MinIdle: r.cfg.Pool.MinIdle, Max: r.cfg.Pool.Max}
+		var last error
+		e.Idle, e.Leased, e.Dialling, e.Waiting, last = r.pool.counts()
+		if last != nil {
+			e.LastError = failureOf(last).Message
+		}
+		s.Routes = append(s.Routes, e)
+	}
+	for _, l := range d.leases.all() {
+		s.Leases = append(s.Leases, admin.Lease{ID: l.id, Route: l.route.name, Way: l.ask.way, UID: l.ask.peer.UID, PID: l.ask.peer.PID, BackendPID: l.up.pid, Since: l.granted})
+	}
+	for name, id := range t.identities {
+		c := id.Current()
+		e := admin.Identity{Name: name, Generation: c.Generation, Serial: c.Serial()}
+		if c.Leaf != nil {
+			e.Subject, e.NotAfter = c.Leaf.Subject.String(), &c.NotAfter
+		}
+		s.Identities = append(s.Identities, e)
+	}
+	slices.SortFunc(s.Routes, func(a, b admin.Route) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Leases, func(a, b admin.Lease) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(s.Identities, func(a, b admin.Identity) int { return cmp.Compare(a.Name, b.Name) })
+	return s
+}
