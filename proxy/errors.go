@@ -83,7 +83,7 @@ func failureOf(err error) *Failure {
 	case errors.Is(err, pgwire.ErrNoPassword), errors.Is(err, pgwire.ErrClearText), errors.Is(err, pgwire.ErrBindingRequired):
 		return &Failure{SQLState: codeConnectionFailure, Message: inner(err), Reason: "login"}
 	case errors.Is(err, pgwire.ErrProtocol):
-		return &Failure{SQLState: codeProtocolViolation, Message: err.Error(), Reason: "protocol"}
+		return &Failure{SQLState: codeProtocolViolation, Message: inner(err), Reason: "protocol"}
 	case errors.Is(err, context.Canceled):
 		return &Failure{SQLState: codeShutdown, Message: "pghandoff is shutting down", Retry: true, Reason: "shutdown"}
 	}
@@ -95,24 +95,48 @@ func failureOf(err error) *Failure {
 }
 
 // isTrust reports whether an error is about certificates or TLS.
-func isTrust(err error) bool {
+func isTrust(err error) bool { return trustError(err) != nil }
+
+// trustError returns the error about certificates or TLS within err, whose own
+// words are a sentence; nil: there is none.
+func trustError(err error) error {
 	var verify *tlsstate.VerifyError
 	var alert *tlsstate.AlertError
 	var version *tlsstate.VersionError
 	var protocol *tlsstate.ProtocolError
 	var own *certs.Error
-	return errors.As(err, &verify) || errors.As(err, &alert) || errors.As(err, &version) || errors.As(err, &protocol) ||
-		errors.As(err, &own) || errors.Is(err, tlsstate.ErrNotOffered) || errors.Is(err, tlsstate.ErrNotTLS)
+	switch {
+	case errors.As(err, &verify):
+		return verify
+	case errors.As(err, &alert):
+		return alert
+	case errors.As(err, &version):
+		return version
+	case errors.As(err, &protocol):
+		return protocol
+	case errors.As(err, &own):
+		return own
+	}
+	for _, sentinel := range []error{tlsstate.ErrNotOffered, tlsstate.ErrRefused, tlsstate.ErrNotPostgres, tlsstate.ErrNotTLS, tlsstate.ErrNoALPN} {
+		if errors.Is(err, sentinel) {
+			return sentinel
+		}
+	}
+	return nil
 }
 
 // inner returns the text of an error with the server's address in front and
 // without what callers wrapped around it.
 func inner(err error) string {
+	text := err.Error()
+	if trust := trustError(err); trust != nil {
+		text = trust.Error()
+	}
 	var dial *dialError
 	if errors.As(err, &dial) {
-		return dial.Error()
+		return dial.server + ": " + strings.TrimPrefix(text, dial.server+": ")
 	}
-	return err.Error()
+	return text
 }
 
 // plain says a network error in words.
