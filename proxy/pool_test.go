@@ -1,0 +1,343 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pghandoff/pgwire"
+	"pghandoff/proxy/config"
+)
+
+// fakeServer makes upstreams whose other end the test holds.
+type fakeServer struct {
+	t       *testing.T
+	mu      sync.Mutex
+	ends    []net.Conn
+	err     error         // what the next dials fail with
+	delay   time.Duration // how long a dial takes
+	dials   atomic.Int32
+	open    atomic.Int32
+	most    atomic.Int32
+	lives   time.Duration // until an upstream retires; 0: for ever
+	reasons []string
+}
+
+func (f *fakeServer) dial(ctx context.Context) (*Upstream, error) {
+	f.dials.Add(1)
+	time.Sleep(f.delay)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return nil, f.err
+	}
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return nil, err
+	}
+	other, err := net.FileConn(theirs)
+	theirs.Close()
+	if err != nil {
+		return nil, err
+	}
+	f.ends = append(f.ends, other)
+	u := &Upstream{conn: ours, pid: uint32(len(f.ends)), opened: time.Now(), tracker: pgwire.NewTracker('I')}
+	if u.raw, err = syscall.Conn(ours).SyscallConn(); err != nil {
+		return nil, err
+	}
+	if f.lives > 0 {
+		u.retire = u.opened.Add(f.lives)
+	}
+	f.most.Store(max(f.most.Load(), f.open.Add(1)))
+	return u, nil
+}
+
+func (f *fakeServer) events() poolEvents {
+	return poolEvents{
+		opened: func(*Upstream) {},
+		closed: func(_ *Upstream, reason string) {
+			f.open.Add(-1)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.reasons = append(f.reasons, reason)
+		},
+		failed: func(error, time.Duration) {},
+	}
+}
+
+// withPool runs a pool within a bubble of fake time.
+func withPool(t *testing.T, cfg config.Pool, f *fakeServer, do func(t *testing.T, p *pool)) {
+	synctest.Test(t, func(t *testing.T) {
+		f.t = t
+		ctx, cancel := context.WithCancel(t.Context())
+		p := newPool("r", cfg, f.dial, f.events())
+		done := make(chan struct{})
+		go func() { defer close(done); p.run(ctx) }()
+		synctest.Wait()
+		do(t, p)
+		cancel()
+		<-done
+		p.close()
+		for _, c := range f.ends {
+			c.Close()
+		}
+	})
+}
+
+func settle(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+func TestPoolKeepsMinIdleWhateverIsTaken(t *testing.T) {
+	withPool(t, config.Pool{MinIdle: 3, Max: 5}, &fakeServer{}, func(t *testing.T, p *pool) {
+		settle(time.Second)
+		for taken, want := range []int{3, 3, 3, 2, 1, 0} {
+			if idle, leased, _, _, _ := p.counts(); idle != want || leased != taken {
+				t.Errorf("%d taken: %d idle, %d leased", taken, idle, leased)
+			}
+			if taken < 5 {
+				if _, err := p.take(t.Context(), 0, nil); err != nil {
+					t.Fatal(err)
+				}
+				settle(time.Second)
+			}
+		}
+	})
+}
+
+func TestPoolServesInOrderOfArrival(t *testing.T) {
+	f := &fakeServer{}
+	withPool(t, config.Pool{MinIdle: 1, Max: 1}, f, func(t *testing.T, p *pool) {
+		settle(time.Second)
+		u, err := p.take(t.Context(), 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []int
+		var all sync.WaitGroup
+		for i := range 5 {
+			all.Go(func() {
+				u, err := p.take(t.Context(), time.Minute, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, i)
+				p.give(u)
+			})
+			synctest.Wait()
+		}
+		p.give(u)
+		all.Wait()
+		for i, n := range order {
+			if i != n {
+				t.Fatalf("served in the order %v", order)
+			}
+		}
+	})
+}
+
+func TestPoolWaitEndsInTimeAndIsAnnounced(t *testing.T) {
+	withPool(t, config.Pool{MinIdle: 0, Max: 1, WaitNotice: config.Duration(2 * time.Second)}, &fakeServer{}, func(t *testing.T, p *pool) {
+		if _, err := p.take(t.Context(), time.Second, nil); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		var noticed time.Duration
+		_, err := p.take(t.Context(), 5*time.Second, func() { noticed = time.Since(start) })
+		if waited := time.Since(start); failureOf(err).SQLState != codeTooMany || waited != 5*time.Second || noticed != 2*time.Second {
+			t.Errorf("got %v after %s, noticed after %s", err, waited, noticed)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if _, err := p.take(ctx, time.Minute, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("a function that is gone: %v", err)
+		}
+		if _, _, _, waiting, _ := p.counts(); waiting != 0 {
+			t.Errorf("%d still wait", waiting)
+		}
+		if _, err := p.take(t.Context(), 0, nil); failureOf(err).SQLState != codeTooMany {
+			t.Errorf("no wait at all: %v", err)
+		}
+	})
+}
+
+func TestPoolDoesNotHammerAServerThatRefuses(t *testing.T) {
+	refused := &pgwire.ServerError{Notice: pgwire.Notice{Severity: "FATAL", Code: "28P01", Message: "no"}}
+	f := &fakeServer{err: refused}
+	withPool(t, config.Pool{MinIdle: 2, Max: 5}, f, func(t *testing.T, p *pool) {
+		settle(time.Second / 2)
+		before := f.dials.Load()
+		for range 100 {
+			if _, err := p.take(t.Context(), time.Minute, nil); !errors.Is(err, refused) {
+				t.Fatalf("got %v", err)
+			}
+		}
+		if n := f.dials.Load() - before; n > 1 {
+			t.Errorf("100 functions made %d dials", n)
+		}
+		settle(time.Hour)
+		if n := f.dials.Load(); n < 50 || n > 90 {
+			t.Errorf("%d dials in an hour, about one a minute is meant", n)
+		}
+		f.mu.Lock()
+		f.err = nil
+		f.mu.Unlock()
+		settle(2 * time.Minute)
+		if idle, _, _, _, last := p.counts(); idle != 2 || last != nil {
+			t.Errorf("after the password is right again: %d idle, %v", idle, last)
+		}
+	})
+}
+
+func TestPoolTellsWhoWaitsAtOnceThatTheServerIsGone(t *testing.T) {
+	gone := &net.OpError{Op: "dial", Err: unix.ECONNREFUSED}
+	f := &fakeServer{err: gone, delay: 30 * time.Millisecond}
+	withPool(t, config.Pool{MinIdle: 0, Max: 5}, f, func(t *testing.T, p *pool) {
+		start := time.Now()
+		if _, err := p.take(t.Context(), time.Minute, nil); !errors.Is(err, gone) || time.Since(start) > time.Second {
+			t.Errorf("got %v after %s", err, time.Since(start))
+		}
+	})
+}
+
+func TestPoolReplacesBeforeItCloses(t *testing.T) {
+	f := &fakeServer{lives: time.Minute, delay: 5 * time.Second}
+	withPool(t, config.Pool{MinIdle: 2, Max: 4}, f, func(t *testing.T, p *pool) {
+		settle(10 * time.Second)
+		for range 20 * 60 {
+			settle(time.Second)
+			if idle, _, _, _, _ := p.counts(); idle < 2 {
+				t.Fatalf("%d idle", idle)
+			}
+		}
+		if n := f.dials.Load(); n < 30 {
+			t.Errorf("only %d dials in twenty lifetimes of two", n)
+		}
+		if f.most.Load() > 4 {
+			t.Errorf("%d upstreams at a time", f.most.Load())
+		}
+	})
+}
+
+func TestPoolReplacesWhenItIsFull(t *testing.T) {
+	f := &fakeServer{lives: time.Minute, delay: time.Second}
+	withPool(t, config.Pool{MinIdle: 2, Max: 2}, f, func(t *testing.T, p *pool) {
+		settle(10 * time.Minute)
+		if n, most := f.dials.Load(), f.most.Load(); n < 16 || most > 2 {
+			t.Errorf("%d dials, %d upstreams at most", n, most)
+		}
+	})
+}
+
+func TestPoolLetsGoOfWhatIsIdleForTooLong(t *testing.T) {
+	f := &fakeServer{}
+	withPool(t, config.Pool{MinIdle: 1, Max: 5, IdleTimeout: config.Duration(time.Minute)}, f, func(t *testing.T, p *pool) {
+		var all []*Upstream
+		for range 5 {
+			u, err := p.take(t.Context(), time.Second, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, u)
+		}
+		for _, u := range all {
+			p.give(u)
+		}
+		settle(50 * time.Second)
+		if idle, _, _, _, _ := p.counts(); idle != 5 {
+			t.Errorf("%d idle after 50 s", idle)
+		}
+		settle(20 * time.Second)
+		if idle, _, _, _, _ := p.counts(); idle != 1 {
+			t.Errorf("%d idle after 70 s", idle)
+		}
+	})
+}
+
+func TestPoolNoticesWhatTheServerClosed(t *testing.T) {
+	f := &fakeServer{}
+	withPool(t, config.Pool{MinIdle: 2, Max: 2}, f, func(t *testing.T, p *pool) {
+		settle(time.Second)
+		f.mu.Lock()
+		for _, c := range f.ends {
+			c.Close()
+		}
+		f.mu.Unlock()
+		u, err := p.take(t.Context(), time.Second, nil)
+		if err != nil || u.pid < 3 {
+			t.Fatalf("got %v, %v", u, err)
+		}
+		settle(time.Second)
+		if n := f.dials.Load(); n != 4 {
+			t.Errorf("%d dials", n)
+		}
+	})
+}
+
+// What arrives unasked is absorbed if it concerns nobody, and costs the
+// upstream its place if it would reach the wrong function.
+func TestPoolAbsorbsOrDropsWhatArrivesUnasked(t *testing.T) {
+	for name, c := range map[string]struct {
+		said []byte
+		kept bool
+	}{
+		"parameter":     {pgwire.AppendParameterStatus(nil, pgwire.Parameter{Name: "in_hot_standby", Value: "off"}), true},
+		"notice":        {pgwire.AppendNotice(nil, pgwire.Notice{Severity: "NOTICE", Code: "00000", Message: "x"}), true},
+		"half a notice": {pgwire.AppendNotice(nil, pgwire.Notice{Severity: "NOTICE", Code: "00000", Message: "x"})[:7], false},
+		"notification":  {[]byte("A\x00\x00\x00\x0b\x00\x00\x00\x01c\x00\x00"), false},
+		"FATAL":         {pgwire.AppendError(nil, pgwire.Notice{Severity: "FATAL", Code: "57P01", Message: "x"}), false},
+		"ready":         {pgwire.AppendReadyForQuery(nil, 'I'), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeServer{}
+			u, err := f.dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer u.conn.Close()
+			defer f.ends[0].Close()
+			f.ends[0].Write(c.said)
+			if got := u.fit(); got != c.kept {
+				t.Errorf("fit: %v", got)
+			}
+			if v, _ := u.parameters.get("in_hot_standby"); name == "parameter" && v != "off" {
+				t.Errorf("in_hot_standby is %q", v)
+			}
+		})
+	}
+}
+
+func TestPoolNeverExceedsMax(t *testing.T) {
+	f := &fakeServer{delay: time.Millisecond, lives: 50 * time.Millisecond}
+	withPool(t, config.Pool{MinIdle: 2, Max: 7}, f, func(t *testing.T, p *pool) {
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				for n := range 50 {
+					u, err := p.take(t.Context(), time.Minute, nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(time.Duration((i+n)%5) * time.Millisecond)
+					if (i+n)%11 == 0 {
+						p.drop(u, "test")
+					} else {
+						p.give(u)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if f.most.Load() > 7 {
+			t.Errorf("%d upstreams at a time", f.most.Load())
+		}
+	})
+}
