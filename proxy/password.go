@@ -77,15 +77,15 @@ func (s *passwordSource) run(ctx context.Context) (config.Secret, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.from.Command[0], s.from.Command[1:]...)
 	cmd.WaitDelay = time.Second
-	out := &bounded{max: maxPassword + 1}
+	out := &bounded{max: maxPassword + 1, full: cancel}
 	cmd.Stdout = out // its standard error is not kept: it may quote the token
 	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = fmt.Errorf("not done within %s", s.from.Timeout)
 		}
 		return config.Secret{}, &credentialError{fmt.Errorf("password: command %s: %w", s.from.Command[0], err)}
 	}
-	secret, err := passwordIn(firstLine(out.Bytes()), "command "+s.from.Command[0])
+	secret, err := passwordIn(firstLine(out.b), "command "+s.from.Command[0])
 	if err == nil && s.from.Cache > 0 {
 		s.cached, s.until = secret, time.Now().Add(s.from.Cache.Std())
 	}
@@ -97,15 +97,19 @@ func firstLine(b []byte) []byte {
 	return line
 }
 
-// bounded is a buffer that refuses to grow beyond max bytes.
+// bounded is a buffer that refuses to grow beyond max bytes and calls full
+// instead, which ends the program that fills it.
 type bounded struct {
-	bytes.Buffer
-	max int
+	b    []byte // not an embedded bytes.Buffer, whose ReadFrom would know no bound
+	max  int
+	full func()
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.max {
+	if len(b.b)+len(p) > b.max {
+		b.full()
 		return 0, errors.New("prints too much")
 	}
-	return b.Buffer.Write(p)
+	b.b = append(b.b, p...)
+	return len(p), nil
 }

@@ -98,6 +98,7 @@ type settings struct {
 	Allow  string // inside allow: […]; empty: anybody who can open the socket
 	Mode   string // of the sockets; empty: 0666
 	User   string
+	Roots  string // trust anchors, in place of the cluster's
 	Secret string // the password, in place of the cluster's
 }
 
@@ -115,7 +116,7 @@ func (d *daemon) configure(pg *throwaway.Cluster, s settings) {
 		}
 		return a
 	}
-	identity := fmt.Sprintf("roots: %q", pg.RootsFile)
+	identity := fmt.Sprintf("roots: %q", or(s.Roots, pg.RootsFile))
 	if pg.ClientCertFile != "" {
 		identity += fmt.Sprintf(", cert: %q, key: %q", pg.ClientCertFile, pg.ClientKeyFile)
 	}

@@ -117,6 +117,7 @@ var errPortTaken = errors.New("another process took the port")
 // startServer starts the server on its folder and waits until it takes connections.
 func (c *Cluster) startServer(ctx context.Context) error {
 	cmd := c.account.command(c.Dir, filepath.Join(c.BinDir, "postgres"), "-D", c.DataDir)
+	cmd.Env = append(cmd.Env, c.config.Env...)
 	p, err := start(cmd, c.config.Log)
 	if err != nil {
 		return err

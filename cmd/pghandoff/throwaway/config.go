@@ -27,6 +27,7 @@ type Config struct {
 	HBA         []string          // lines of pg_hba.conf for TCP, in place of the one made from TLS, ClientCert and Auth
 	ServerNames []string          // DNS names and addresses in the server's certificate. nil: localhost, 127.0.0.1, ::1
 	CA          *certs.DevCA      // nil: a new one
+	Env         []string          // further environment of the server, such as "OPENSSL_CONF=…"
 	Log         io.Writer         // gets the server's log; nil: kept only for error messages
 }
 
