@@ -1,0 +1,322 @@
+package handoff
+
+import (
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxDepth bounds the nesting of objects and arrays in a line.
+const maxDepth = 16
+
+// scanner reads JSON (RFC 8259) strictly: names are case-sensitive, duplicate names, invalid UTF-8, unpaired surrogates,
+// NUL characters and anything after the value are errors. encoding/json accepts or repairs all of these.
+//
+// Every method that fails returns a *Refusal with SQLSTATE 08P01.
+type scanner struct {
+	data  []byte
+	pos   int
+	depth int
+}
+
+func newScanner(data []byte) (*scanner, error) {
+	if !utf8.Valid(data) {
+		return nil, malformed("the line is not valid UTF-8")
+	}
+	return &scanner{data: data}, nil
+}
+
+// space skips blank space and returns the next byte, or 0 at the end.
+func (s *scanner) space() byte {
+	for s.pos < len(s.data) {
+		switch c := s.data[s.pos]; c {
+		case ' ', '\t', '\r', '\n':
+			s.pos++
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+func (s *scanner) expect(c byte) error {
+	if s.space() != c {
+		return malformed("byte %d: %q expected", s.pos+1, c)
+	}
+	s.pos++
+	return nil
+}
+
+// end fails unless only blank space is left.
+func (s *scanner) end() error {
+	if s.space(); s.pos < len(s.data) {
+		return malformed("byte %d: something follows the object", s.pos+1)
+	}
+	return nil
+}
+
+// list reads open, items parted by commas, and shut.
+func (s *scanner) list(open, shut byte, item func() error) error {
+	if err := s.expect(open); err != nil {
+		return err
+	}
+	if s.depth++; s.depth > maxDepth {
+		return malformed("nested deeper than %d levels", maxDepth)
+	}
+	defer func() { s.depth-- }()
+	if s.space() == shut {
+		s.pos++
+		return nil
+	}
+	for {
+		if err := item(); err != nil {
+			return err
+		}
+		if s.space() == shut {
+			s.pos++
+			return nil
+		}
+		if err := s.expect(','); err != nil {
+			return err
+		}
+	}
+}
+
+// object reads an object; each must consume the value that belongs to the name.
+func (s *scanner) object(each func(name string) error) error {
+	seen := map[string]bool{}
+	return s.list('{', '}', func() error {
+		name, err := s.text()
+		if err != nil {
+			return err
+		}
+		if seen[name] {
+			return malformed("name %.64q occurs twice", name)
+		}
+		seen[name] = true
+		if err := s.expect(':'); err != nil {
+			return err
+		}
+		return each(name)
+	})
+}
+
+// texts reads an object whose values are strings, at most limit of them. An empty one is nil.
+func (s *scanner) texts(limit int) (map[string]string, error) {
+	var all map[string]string
+	err := s.object(func(name string) error {
+		value, err := s.text()
+		if err != nil {
+			return err
+		}
+		if len(all) == limit {
+			return malformed("more than %d parameters", limit)
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[name] = value
+		return nil
+	})
+	return all, err
+}
+
+// text reads a string.
+func (s *scanner) text() (string, error) {
+	if err := s.expect('"'); err != nil {
+		return "", err
+	}
+	start := s.pos
+	for s.pos < len(s.data) {
+		switch c := s.data[s.pos]; {
+		case c == '"':
+			s.pos++
+			return string(s.data[start : s.pos-1]), nil
+		case c == '\\':
+			return s.escapedText(append([]byte(nil), s.data[start:s.pos]...))
+		case c < ' ':
+			return "", malformed("byte %d: control character in a string", s.pos+1)
+		}
+		s.pos++
+	}
+	return "", malformed("a string does not end")
+}
+
+// escapedText goes on with a string from its first backslash.
+func (s *scanner) escapedText(out []byte) (string, error) {
+	for s.pos < len(s.data) {
+		c := s.data[s.pos]
+		switch {
+		case c == '"':
+			s.pos++
+			return string(out), nil
+		case c < ' ':
+			return "", malformed("byte %d: control character in a string", s.pos+1)
+		case c != '\\':
+			out = append(out, c)
+			s.pos++
+		default:
+			r, err := s.escape()
+			if err != nil {
+				return "", err
+			}
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return "", malformed("a string does not end")
+}
+
+var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// escape reads a backslash and what belongs to it.
+func (s *scanner) escape() (rune, error) {
+	at := s.pos + 1
+	if at < len(s.data) {
+		if r, ok := escapes[s.data[at]]; ok {
+			s.pos += 2
+			return r, nil
+		}
+	}
+	r, ok := s.unit()
+	if ok && utf16.IsSurrogate(r) {
+		var low rune
+		if low, ok = s.unit(); ok {
+			r = utf16.DecodeRune(r, low)
+			ok = r != utf8.RuneError
+		}
+	}
+	switch {
+	case !ok:
+		return 0, malformed("byte %d: invalid escape in a string", at)
+	case r == 0:
+		return 0, malformed("byte %d: NUL character in a string", at)
+	}
+	return r, nil
+}
+
+// unit reads \uXXXX.
+func (s *scanner) unit() (rune, bool) {
+	if len(s.data)-s.pos < 6 || s.data[s.pos] != '\\' || s.data[s.pos+1] != 'u' {
+		return 0, false
+	}
+	var r rune
+	for _, c := range s.data[s.pos+2 : s.pos+6] {
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+	}
+	s.pos += 6
+	return r, true
+}
+
+// integer reads a whole number from 0 to limit, written without fraction and exponent.
+func (s *scanner) integer(limit uint64) (uint64, error) {
+	s.space()
+	start := s.pos
+	raw, err := s.number()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(raw, 10, 64)
+	if err != nil || n > limit {
+		return 0, malformed("byte %d: a whole number from 0 to %d expected", start+1, limit)
+	}
+	return n, nil
+}
+
+// number reads any number as it is written.
+func (s *scanner) number() (string, error) {
+	start := s.pos
+	digits := func() bool {
+		from := s.pos
+		for s.pos < len(s.data) && '0' <= s.data[s.pos] && s.data[s.pos] <= '9' {
+			s.pos++
+		}
+		return s.pos > from
+	}
+	optional := func(set string) bool {
+		if s.pos < len(s.data) && (s.data[s.pos] == set[0] || s.data[s.pos] == set[len(set)-1]) {
+			s.pos++
+			return true
+		}
+		return false
+	}
+	optional("-")
+	first := s.pos
+	ok := digits() && (s.data[first] != '0' || s.pos == first+1)
+	if ok && optional(".") {
+		ok = digits()
+	}
+	if ok && optional("eE") {
+		optional("+-")
+		ok = digits()
+	}
+	if !ok {
+		return "", malformed("byte %d: a number expected", start+1)
+	}
+	return string(s.data[start:s.pos]), nil
+}
+
+// boolean reads true or false.
+func (s *scanner) boolean() (bool, error) {
+	switch {
+	case s.word("true"):
+		return true, nil
+	case s.word("false"):
+		return false, nil
+	}
+	return false, malformed("byte %d: true or false expected", s.pos+1)
+}
+
+func (s *scanner) word(w string) bool {
+	s.space()
+	if len(s.data)-s.pos < len(w) || string(s.data[s.pos:s.pos+len(w)]) != w {
+		return false
+	}
+	s.pos += len(w)
+	return true
+}
+
+// skip reads any value, as strictly as if it were wanted.
+func (s *scanner) skip() error {
+	switch c := s.space(); {
+	case c == '{':
+		return s.object(func(string) error { return s.skip() })
+	case c == '[':
+		return s.list('[', ']', s.skip)
+	case c == '"':
+		_, err := s.text()
+		return err
+	case c == '-' || '0' <= c && c <= '9':
+		_, err := s.number()
+		return err
+	case s.word("true") || s.word("false") || s.word("null"):
+		return nil
+	}
+	return malformed("byte %d: a value expected", s.pos+1)
+}
+
+// appendText writes a string. Bytes that are not UTF-8, as a database in SQL_ASCII may report, become U+FFFD.
+func appendText(dst []byte, text string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		case r < ' ' || r == 0x7f:
+			dst = append(dst, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+		default:
+			dst = utf8.AppendRune(dst, r)
+		}
+	}
+	return append(dst, '"')
+}
