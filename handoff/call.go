@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -196,47 +195,4 @@ func AppendCall(dst []byte, c Call) ([]byte, error) {
 			size, maxCallSize)
 	}
 	return out, nil
-}
-
-// objectWriter appends members to an object that has one already.
-type objectWriter struct{ dst []byte }
-
-func (w *objectWriter) name(name string) {
-	w.dst = append(appendText(append(w.dst, ','), name), ':')
-}
-
-func (w *objectWriter) text(name, value string) {
-	w.name(name)
-	w.dst = appendText(w.dst, value)
-}
-
-func (w *objectWriter) textUnlessEmpty(name, value string) {
-	if value != "" {
-		w.text(name, value)
-	}
-}
-
-func (w *objectWriter) number(name string, value uint64) {
-	w.name(name)
-	w.dst = strconv.AppendUint(w.dst, value, 10)
-}
-
-func (w *objectWriter) boolean(name string, value bool) {
-	w.name(name)
-	w.dst = strconv.AppendBool(w.dst, value)
-}
-
-// texts writes an object in the order of its names, and nothing if it is empty.
-func (w *objectWriter) texts(name string, values map[string]string) {
-	if len(values) == 0 {
-		return
-	}
-	w.name(name)
-	separator := byte('{')
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		w.dst = appendText(append(w.dst, separator), key)
-		w.dst = appendText(append(w.dst, ':'), values[key])
-		separator = ','
-	}
-	w.dst = append(w.dst, '}')
 }

@@ -31,7 +31,7 @@
 //
 // # Files
 //
-// The codec (json.go, call.go, reply.go) knows no sockets; lines.go knows only bytes; serve.go keeps the order;
+// The codec (json.go, json_write.go, call.go, reply.go) knows no sockets; lines.go knows only bytes; serve.go keeps the order;
 // transfer_linux.go and the clients do the input and output.
 //
 // # Shortest use, in a function

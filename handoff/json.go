@@ -303,20 +303,3 @@ func (s *scanner) skip() error {
 	}
 	return malformed("byte %d: a value expected", s.pos+1)
 }
-
-// appendText writes a string. Bytes that are not UTF-8, as a database in SQL_ASCII may report, become U+FFFD.
-func appendText(dst []byte, text string) []byte {
-	const hex = "0123456789abcdef"
-	dst = append(dst, '"')
-	for _, r := range text {
-		switch {
-		case r == '"' || r == '\\':
-			dst = append(dst, '\\', byte(r))
-		case r < ' ' || r == 0x7f:
-			dst = append(dst, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
-		default:
-			dst = utf8.AppendRune(dst, r)
-		}
-	}
-	return append(dst, '"')
-}

@@ -62,6 +62,7 @@ func refusalOf(err error) error {
 func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
+		b.d.announce(l)
 		b.d.finish(l, ending{}.event(), "no descriptor")
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 			err = &Failure{SQLState: codeTooMany, Message: "the daemon is out of file descriptors", Hint: "raise its LimitNOFILE", Retry: true, Reason: "descriptors"}
@@ -77,6 +78,7 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	if state == handoff.Ready {
 		b.d.work.Go(func() { // ends with the lease; Run waits for it
 			defer ours.Close()
+			b.d.announce(l)
 			end := l.relay(ours)
 			b.d.finish(l, end.event(), end.outcome)
 		})
@@ -86,7 +88,10 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	l.conn = ours
 	l.mu.Unlock()
 	s := &session{d: b.d, conn: ours, peer: b.peer, door: b.door, way: "handoff", lease: l}
-	b.d.work.Go(func() { s.serve(b.d.base) }) // the same
+	b.d.work.Go(func() { // the same
+		b.d.announce(l)
+		s.serve(b.d.base)
+	})
 	return g, nil
 }
 

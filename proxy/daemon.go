@@ -185,10 +185,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, r := range d.table.Load().routes {
 		r.start(base)
 	}
-	var accepting sync.WaitGroup
 	for _, o := range d.doors {
-		accepting.Go(func() { d.accept(ctx, o, o.wire, d.serveWire) }) // ended by door.close
-		accepting.Go(func() { d.accept(ctx, o, o.handoff, d.serveHandoff) })
+		d.work.Go(func() { d.accept(ctx, o, o.wire, d.serveWire) }) // ended by door.close; waited for below
+		d.work.Go(func() { d.accept(ctx, o, o.handoff, d.serveHandoff) })
 		d.log.Info().Str(fieldSocket, o.dir).Msg("serving functions")
 	}
 	d.trail.Record(audit.Event{Event: audit.DaemonStarted})
@@ -197,7 +196,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 	case err = <-controlled:
 	}
 	d.drain()
-	accepting.Wait()
 	d.work.Wait()
 	for _, r := range d.table.Load().routes {
 		r.close()
@@ -256,33 +254,32 @@ func (d *Daemon) closeAll() {
 	d.control.close()
 }
 
-// accept takes connections until the listener is closed. Running out of
-// descriptors is waited out, never an end.
+// accept takes one connection and serves it, while another goroutine goes on
+// accepting: so that a function is not kept waiting for the one that serves it
+// to be scheduled. It returns without one when the listener is closed. Running
+// out of descriptors is waited out, never an end.
 func (d *Daemon) accept(ctx context.Context, o *door, l *net.UnixListener, serve func(context.Context, *door, *net.UnixConn, *Peer)) {
-	for {
-		conn, err := l.AcceptUnix()
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			d.log.Error().Err(err).Str(fieldSocket, o.dir).Msg("accept")
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-				return
-			}
-			continue
+	conn, err := l.AcceptUnix()
+	for err != nil {
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return
 		}
-		d.work.Go(func() { // ends with the connection; Run waits for it
-			defer conn.Close()
-			peer, err := peerOf(conn)
-			if err != nil {
-				d.log.Error().Err(err).Msg("connection refused: who it is cannot be told")
-				return
-			}
-			serve(ctx, o, conn, peer)
-		})
+		d.log.Error().Err(err).Str(fieldSocket, o.dir).Msg("accept")
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+		conn, err = l.AcceptUnix()
 	}
+	d.work.Go(func() { d.accept(ctx, o, l, serve) }) // the next one; ends as this does
+	defer conn.Close()
+	peer, err := peerOf(conn)
+	if err != nil {
+		d.log.Error().Err(err).Msg("connection refused: who it is cannot be told")
+		return
+	}
+	serve(ctx, o, conn, peer)
 }
 
 func (d *Daemon) serveWire(ctx context.Context, o *door, conn *net.UnixConn, peer *Peer) {

@@ -25,6 +25,9 @@ type ask struct {
 	parameters  []pgwire.Parameter
 	wait        *time.Duration // nil: the route's
 	notice      func()         // called once if the wait gets long; may be nil
+	// watch returns a context that ends when the function is gone, and how to
+	// stop watching. It is called only if the function has to wait; may be nil.
+	watch func(context.Context) (context.Context, func())
 }
 
 // Lease is one function's hold on an upstream.
@@ -64,10 +67,15 @@ func (d *Daemon) grant(ctx context.Context, a ask) (*Lease, error) {
 		return nil, err
 	}
 	d.leases.add(l)
-	d.trail.Record(l.event(audit.LeaseGranted))
-	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, r.name).Uint32(fieldUID, a.peer.UID).Int32(fieldPeerPID, a.peer.PID).
-		Uint32(fieldBackendPID, l.up.pid).Dur(fieldWait, l.waited).Msg("lease granted")
 	return l, nil
+}
+
+// announce writes down a grant, once the function has it: the disk and the
+// look at /proc are not what it waits for.
+func (d *Daemon) announce(l *Lease) {
+	d.trail.Record(l.event(audit.LeaseGranted))
+	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Uint32(fieldUID, l.ask.peer.UID).Int32(fieldPeerPID, l.ask.peer.PID).
+		Uint32(fieldBackendPID, l.up.pid).Dur(fieldWait, l.waited).Msg("lease granted")
 }
 
 // admit says whether the function may have what it asks for.
@@ -99,14 +107,12 @@ func (d *Daemon) attach(ctx context.Context, r *Route, a ask) (*Lease, error) {
 	if a.wait != nil {
 		wait = min(wait, *a.wait)
 	}
-	if err := d.limits.take(a.peer.UID, limitWaiting); err != nil {
-		return nil, err
-	}
 	start := time.Now()
-	up, err := r.pool.take(ctx, wait, a.notice)
-	d.limits.give(a.peer.UID, limitWaiting)
-	if err != nil {
-		return nil, err
+	up := r.pool.takeIdle()
+	if up == nil {
+		if up, err = d.queue(ctx, r, &a, wait); err != nil {
+			return nil, err
+		}
 	}
 	l := &Lease{id: newLeaseID(), route: r, ask: a, up: up, waited: time.Since(start), granted: time.Now()}
 	if err := l.set(settings); err != nil {
@@ -115,6 +121,20 @@ func (d *Daemon) attach(ctx context.Context, r *Route, a ask) (*Lease, error) {
 	}
 	up.tracker = pgwire.NewTracker('I')
 	return l, nil
+}
+
+// queue waits for an upstream.
+func (d *Daemon) queue(ctx context.Context, r *Route, a *ask, wait time.Duration) (*Upstream, error) {
+	if err := d.limits.take(a.peer.UID, limitWaiting); err != nil {
+		return nil, err
+	}
+	defer d.limits.give(a.peer.UID, limitWaiting)
+	if a.watch != nil {
+		watched, stop := a.watch(ctx)
+		defer stop()
+		ctx = watched
+	}
+	return r.pool.take(ctx, wait, a.notice)
 }
 
 // settingPatience is how long the server may take to set parameters.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +22,6 @@ type Peer struct {
 	GID    uint32
 	Groups []uint32 // supplementary
 	PID    int32    // 0: in a pid namespace that we do not see
-	Exe    string   // best effort; for the audit, never for a decision
 	// HostRoot says that uid 0 is root here, not root of a container.
 	HostRoot bool
 }
@@ -40,9 +40,6 @@ func peerOf(c *net.UnixConn) (*Peer, error) {
 	if inner != nil {
 		return nil, fmt.Errorf("peer credentials: %w", inner)
 	}
-	if p.PID > 0 {
-		p.Exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
-	}
 	p.HostRoot = p.UID == 0 && sameNamespace(p.PID, "user") && sameNamespace(p.PID, "pid")
 	return p, nil
 }
@@ -60,16 +57,40 @@ func (p *Peer) read(fd int) error {
 // sameNamespace reports whether process pid is in our namespace of that kind.
 // What cannot be determined is not the same.
 func sameNamespace(pid int32, kind string) bool {
-	if pid <= 0 {
+	own := ownNamespaces()
+	if pid <= 0 || own[kind] == (namespace{}) {
 		return false
 	}
-	var ours, theirs unix.Stat_t
-	if unix.Stat("/proc/self/ns/"+kind, &ours) != nil || unix.Stat(fmt.Sprintf("/proc/%d/ns/%s", pid, kind), &theirs) != nil {
-		return false
-	}
-	return ours.Ino == theirs.Ino && ours.Dev == theirs.Dev
+	theirs, err := namespaceOf(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
+	return err == nil && theirs == own[kind]
 }
 
+// namespace is what tells two namespaces apart (namespaces(7)).
+type namespace struct{ dev, ino uint64 }
+
+func namespaceOf(path string) (namespace, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return namespace{}, err
+	}
+	return namespace{dev: uint64(st.Dev), ino: st.Ino}, nil
+}
+
+// ownNamespaces never change in this process; one that cannot be read is zero.
+var ownNamespaces = sync.OnceValue(func() map[string]namespace {
+	own := map[string]namespace{}
+	for _, kind := range []string{"user", "pid"} {
+		own[kind], _ = namespaceOf("/proc/self/ns/" + kind)
+	}
+	return own
+})
+
+// audit describes the peer. Its program is looked up only now, off the way of
+// the grant, and may be gone: that is best effort and decides nothing.
 func (p *Peer) audit() *audit.Peer {
-	return &audit.Peer{UID: p.UID, GID: p.GID, PID: p.PID, Exe: p.Exe}
+	a := &audit.Peer{UID: p.UID, GID: p.GID, PID: p.PID}
+	if p.PID > 0 {
+		a.Exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
+	}
+	return a
 }

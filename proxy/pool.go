@@ -69,6 +69,21 @@ func newPool(route string, cfg config.Pool, dial func(context.Context) (*Upstrea
 	return &pool{route: route, cfg: cfg, make: dial, on: on, wake: make(chan struct{}, 1)}
 }
 
+// takeIdle returns an idle upstream that is fit to be handed out, if there is
+// one and nobody waits; else nil.
+func (p *pool) takeIdle() *Upstream {
+	for {
+		g, w := p.claim(false, false)
+		if w != nil || g.up == nil {
+			return nil
+		}
+		if g.up.fit() {
+			return g.up
+		}
+		p.drop(g.up, "closed by the server")
+	}
+}
+
 // take returns an upstream that is fit to be handed out, waiting at most wait
 // for one, in order of arrival; notice, if set, is called once when the wait
 // gets long. Errors: a *Failure, what the last dial said, or ctx's.
@@ -87,7 +102,6 @@ func (p *pool) take(ctx context.Context, wait time.Duration, notice func()) (*Up
 		case g.err != nil:
 			return nil, g.err
 		case g.up.fit():
-			g.up.served = true
 			return g.up, nil
 		}
 		p.drop(g.up, "closed by the server")

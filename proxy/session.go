@@ -164,6 +164,9 @@ func (s *session) start(ctx context.Context, st *pgwire.Startup) {
 	s.conn.SetWriteDeadline(time.Now().Add(speakPatience))
 	_, err = s.conn.Write(reply)
 	s.conn.SetWriteDeadline(time.Time{})
+	if s.lease == nil {
+		s.d.announce(l)
+	}
 	if err != nil {
 		s.d.finish(l, ending{}.event(), endFunctionClosed)
 		return
@@ -198,10 +201,9 @@ func (s *session) acquire(ctx context.Context, st *pgwire.Startup, greeting *[]b
 		return s.adopt(st, database, ok)
 	}
 	application, _ := st.Get("application_name")
-	ctx, stop := watchHangup(ctx, s.conn)
-	defer stop()
 	return s.d.grant(ctx, ask{peer: s.peer, door: s.door, way: s.way, database: database, user: user, application: application, parameters: st.Parameters,
-		notice: func() { s.noticeWait(greeting, database) }})
+		notice: func() { s.noticeWait(greeting, database) },
+		watch:  func(ctx context.Context) (context.Context, func()) { return watchHangup(ctx, s.conn) }})
 }
 
 // noticeWait tells a function that it is in the queue. AuthenticationOk goes

@@ -37,7 +37,6 @@ type Upstream struct {
 	opened   time.Time
 	retire   time.Time // replaced from then on; zero: never
 	idleFrom time.Time // since when it is in the pool
-	served   bool      // has been leased
 
 	// cancels counts cancel requests under way for this backend; it is not
 	// given to another function before they are through.

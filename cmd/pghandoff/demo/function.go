@@ -45,7 +45,7 @@ func Function(ctx context.Context, kind, runDir string, out io.Writer) error {
 func connect(ctx context.Context, kind, runDir string) (*pgx.Conn, error) {
 	switch kind {
 	case kindWire:
-		return pgx.Connect(ctx, "host="+runDir+" user=demo dbname="+route)
+		return pgx.Connect(ctx, wireString(runDir))
 	case kindHandoff:
 		return pgxhandoff.Connect(ctx, request(runDir))
 	case kindExec:
@@ -57,6 +57,8 @@ func connect(ctx context.Context, kind, runDir string) (*pgx.Conn, error) {
 	}
 	return nil, fmt.Errorf("there is no function of kind %q", kind)
 }
+
+func wireString(runDir string) string { return "host=" + runDir + " user=demo dbname=" + route }
 
 func request(runDir string) handoff.Request {
 	return handoff.Request{Socket: filepath.Join(runDir, handoff.SocketName), Database: route, User: "demo"}

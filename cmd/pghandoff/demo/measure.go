@@ -12,12 +12,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pghandoff/handoff"
+	"pghandoff/handoff/pgxhandoff"
 )
 
 const (
 	rounds     = 100 // acquisitions a way, interleaved
 	execRounds = 25  // of exec, each a process
-	between    = time.Millisecond
+	between    = 3 * time.Millisecond
 	atLeast    = 10 // times faster than direct, or something is wrong
 )
 
@@ -31,11 +32,9 @@ type way struct {
 // showTable measures every way, the direct one beside them, and prints the
 // table. slow says that some way is not as much faster as it must be.
 func (s *stage) showTable(ctx context.Context) (slow bool, err error) {
-	direct := &way{name: "direct: TCP, mTLS, SCRAM", get: timed(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, s.pg.URL()) })}
-	ways := []*way{direct,
-		{name: "wire socket", get: timed(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, kindWire, s.runDir) })},
-		{name: "handoff socket, pgx", get: timed(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, kindHandoff, s.runDir) })},
-		{name: "handoff socket, descriptor", get: s.timeLease},
+	ways, err := s.ways()
+	if err != nil {
+		return false, err
 	}
 	for i := range rounds + 1 {
 		for _, w := range ways {
@@ -51,6 +50,30 @@ func (s *stage) showTable(ctx context.Context) (slow bool, err error) {
 		}
 	}
 	return s.print(append(ways, exec))
+}
+
+// ways returns the ways that are measured in turn, the direct one first. What
+// can be prepared ahead (reading the connection string, loading the
+// certificate) is, for all of them.
+func (s *stage) ways() ([]*way, error) {
+	direct, err := pgx.ParseConfig(s.pg.URL())
+	if err != nil {
+		return nil, err
+	}
+	wire, err := pgx.ParseConfig(wireString(s.runDir))
+	if err != nil {
+		return nil, err
+	}
+	handedOver, err := pgxhandoff.Config(request(s.runDir))
+	if err != nil {
+		return nil, err
+	}
+	return []*way{
+		{name: "direct: TCP, mTLS, SCRAM", get: timed(direct)},
+		{name: "wire socket, pgx", get: timed(wire)},
+		{name: "handoff socket, pgx", get: timed(handedOver)},
+		{name: "handoff socket, descriptor", get: s.timeLease},
+	}, nil
 }
 
 // measure takes one time; the first of each way warms it up and is not kept.
@@ -72,10 +95,10 @@ func (w *way) measure(ctx context.Context, keep bool) error {
 
 // timed times a connect. The query behind it proves that the connection works
 // and is not counted.
-func timed(connect func(context.Context) (*pgx.Conn, error)) func(context.Context) (time.Duration, error) {
+func timed(config *pgx.ConnConfig) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()
-		conn, err := connect(ctx)
+		conn, err := pgx.ConnectConfig(ctx, config)
 		took := time.Since(start)
 		if err != nil {
 			return 0, err
