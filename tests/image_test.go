@@ -46,6 +46,7 @@ func TestImage(t *testing.T) {
 		}
 	})
 	t.Run("serves and stops", func(t *testing.T) { checkServing(t, d, image) })
+	t.Run("is a function without a network", func(t *testing.T) { checkFunction(t, d, image) })
 }
 
 // checkConfig looks at what the image says about its start.

@@ -39,7 +39,7 @@ var built struct {
 }
 
 // program builds pghandoff, once, statically, so that it also runs in a
-// container from scratch.
+// container from scratch; under the race detector with it instead.
 func program(t testing.TB) string {
 	t.Helper()
 	built.once.Do(func() {
@@ -50,6 +50,9 @@ func program(t testing.TB) string {
 		built.path = filepath.Join(built.dir, "pghandoff")
 		cmd := exec.Command("go", "build", "-o", built.path, "pghandoff/cmd/pghandoff")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if raceEnabled { // then the daemon too is to be watched
+			cmd = exec.Command("go", "build", "-race", "-o", built.path, "pghandoff/cmd/pghandoff")
+		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("build: %v\n%s", err, out)
 		}

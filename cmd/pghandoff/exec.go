@@ -25,6 +25,9 @@ are set for drivers that only know the wire socket, unless one of them is set.`,
 			if len(args) == 0 {
 				return usage(errors.New("which program? pghandoff exec [-d ROUTE] -- CMD [ARG…]"))
 			}
+			if c.Count < 1 || c.FirstFD < 3 {
+				return usage(errors.New("--count must be at least 1, and --first-fd at least 3: 0 to 2 are standard input, output and error"))
+			}
 			if runDir != "" {
 				c.Socket = filepath.Join(runDir, handoff.SocketName)
 			}
