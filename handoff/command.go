@@ -30,7 +30,7 @@ func findCommand(name string, env []string) (string, error) {
 		if err == nil {
 			return candidate, nil
 		}
-		if !notFound(err) && denied == nil {
+		if denied == nil && exists(candidate) {
 			denied = commandError(candidate, err)
 		}
 	}
@@ -50,6 +50,13 @@ func runnable(path string) error {
 		return unix.EACCES // a folder, most likely
 	}
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
+}
+
+// exists reports whether there is something by this name that can be seen: a folder on PATH that may not be searched
+// counts as empty, as for a shell.
+func exists(path string) bool {
+	var stat unix.Stat_t
+	return unix.Stat(path, &stat) == nil
 }
 
 func notFound(err error) bool { return err == unix.ENOENT || err == unix.ENOTDIR }

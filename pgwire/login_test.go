@@ -143,7 +143,10 @@ func serveSCRAM(c net.Conn, offer string, binding []byte) error {
 	if err != nil {
 		return err
 	}
-	stored := client.GetStoredCredentials(scram.KeyFactors{Salt: "0123456789abcdef", Iters: 4096})
+	stored, err := client.GetStoredCredentialsWithError(scram.KeyFactors{Salt: "0123456789abcdef", Iters: 4096})
+	if err != nil {
+		return err
+	}
 	server, err := scram.SHA256.NewServer(func(string) (scram.StoredCredentials, error) { return stored, nil })
 	if err != nil {
 		return err

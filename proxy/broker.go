@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"net"
 	"os"
 	"sync/atomic"
@@ -64,10 +63,7 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	if err != nil {
 		b.d.announce(l)
 		b.d.finish(l, ending{}.event(), "no descriptor")
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			err = &Failure{SQLState: codeTooMany, Message: "the daemon is out of file descriptors", Hint: "raise its LimitNOFILE", Retry: true, Reason: "descriptors"}
-		}
-		return nil, refusalOf(err)
+		return nil, refusalOf(errDescriptors(err))
 	}
 	secret := handoff.Secret(l.secret)
 	g := &handoff.Grant{File: theirs, Granted: handoff.Granted{Lease: l.id, Database: l.route.name, Transport: handoff.Bridge,
@@ -77,17 +73,23 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	}
 	if state == handoff.Ready {
 		b.d.work.Go(func() { // ends with the lease; Run waits for it
-			defer ours.Close()
 			b.d.announce(l)
-			end := l.relay(ours)
+			end := l.relay(b.d.nextLoop(), ours)
 			b.d.finish(l, end.event(), end.outcome)
 		})
 		return g, nil
 	}
+	conn, err := giveDescriptor(ours)
+	if err != nil {
+		theirs.Close()
+		b.d.announce(l)
+		b.d.finish(l, ending{}.event(), "no descriptor")
+		return nil, refusalOf(errDescriptors(err))
+	}
 	l.mu.Lock()
-	l.conn = ours
+	l.conn = conn
 	l.mu.Unlock()
-	s := &session{d: b.d, conn: ours, peer: b.peer, door: b.door, way: "handoff", lease: l}
+	s := &session{d: b.d, conn: conn.(*net.UnixConn), peer: b.peer, door: b.door, way: "handoff", lease: l}
 	b.d.work.Go(func() { // the same
 		b.d.announce(l)
 		s.serve(b.d.base)
@@ -96,22 +98,19 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 }
 
 // socketpair returns two connected ends, both close-on-exec; the caller owns
-// them. The function's end blocks, as most runtimes expect of a descriptor
-// that they inherit.
-func socketpair() (ours *net.UnixConn, theirs *os.File, err error) {
+// them. Ours does not block; the function's does, as most runtimes expect of a
+// descriptor that they inherit.
+func socketpair() (ours int, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
+		return -1, nil, os.NewSyscallError("socketpair", err)
 	}
-	theirs = os.NewFile(uintptr(fds[1]), "lease")
-	file := os.NewFile(uintptr(fds[0]), "bridge")
-	defer file.Close() // FileConn duplicates it
-	c, err := net.FileConn(file)
-	if err != nil {
-		theirs.Close()
-		return nil, nil, err
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return -1, nil, os.NewSyscallError("fcntl", err)
 	}
-	return c.(*net.UnixConn), theirs, nil
+	return fds[0], os.NewFile(uintptr(fds[1]), "lease"), nil
 }
 
 // wrongSecretDelay grows with each wrong secret of a connection, up to the
@@ -128,10 +127,7 @@ func (b *broker) claim(ctx context.Context, c handoff.Claim) (*Lease, error) {
 		return l, nil
 	}
 	delay := min(wrongSecretDelay*time.Duration(b.wrong.Add(1)), maxWrongSecretDelay)
-	select {
-	case <-time.After(delay):
-	case <-ctx.Done():
-	}
+	pause(ctx, delay)
 	return nil, &handoff.Refusal{SQLState: codeNotAuthorized, Message: "there is no such lease, or the secret is not its own"}
 }
 

@@ -11,6 +11,21 @@ import (
 // included.
 const cancelPatience = 10 * time.Second
 
+// wrongCancelDelay makes guessing secrets on the wire socket slow: with the
+// limit of connections, trying them all takes a uid six days, and the lease whose
+// secret it is must be its own and live as long.
+const wrongCancelDelay = 250 * time.Millisecond
+
+// pause waits, unless ctx ends first.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
 // cancel handles a cancel request: it goes to the server only if it names a
 // lease by secret and pid and comes from the lease holder's uid. It returns
 // when the server has been told and has closed the cancel connection, so that
@@ -19,6 +34,7 @@ func (d *Daemon) cancel(ctx context.Context, peer *Peer, pid, secret uint32) {
 	l := d.leases.withSecret(secret)
 	if l == nil || l.up.pid != pid || l.ask.peer.UID != peer.UID {
 		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.audit(), Outcome: "no such lease"})
+		pause(ctx, wrongCancelDelay)
 		return
 	}
 	d.cancelLease(ctx, l, peer)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"pghandoff/proxy/admin"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
+	"pghandoff/proxy/loop"
 )
 
 // Options are what a daemon needs beside its configuration.
@@ -54,6 +56,8 @@ type Daemon struct {
 	stop     context.CancelFunc
 	draining atomic.Bool
 	work     sync.WaitGroup // sessions, releases
+	loops    []*loop.Loop   // relay the leases
+	next     atomic.Uint32  // loop to use next
 }
 
 // table is what a configuration turns into; a reload swaps it whole.
@@ -173,6 +177,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
+	ended, err := d.startLoops()
+	if err != nil {
+		return err
+	}
+	defer ended()
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	d.base = base
@@ -203,6 +212,43 @@ func (d *Daemon) Run(ctx context.Context) error {
 	end()
 	d.trail.Record(audit.Event{Event: audit.DaemonStopped})
 	return err
+}
+
+// startLoops starts the event loops; stop ends them and waits for it.
+func (d *Daemon) startLoops() (stop func(), err error) {
+	n := d.table.Load().cfg.Loops
+	if n == 0 {
+		n = runtime.NumCPU()
+	}
+	var running sync.WaitGroup
+	stop = func() {
+		for _, l := range d.loops {
+			l.Stop()
+		}
+		running.Wait()
+		for _, l := range d.loops {
+			l.Close()
+		}
+	}
+	for range n {
+		l, err := loop.New()
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("make an event loop: %w", err)
+		}
+		d.loops = append(d.loops, l)
+		running.Go(func() { // ended by stop
+			if err := l.Run(); err != nil {
+				d.log.Error().Err(err).Msg("an event loop has ended: its leases hang until they are closed")
+			}
+		})
+	}
+	return stop, nil
+}
+
+// nextLoop gives leases to the loops in turn.
+func (d *Daemon) nextLoop() *loop.Loop {
+	return d.loops[int(d.next.Add(1))%len(d.loops)]
 }
 
 // Drain makes Run return, as the end of its context does.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pghandoff/certs"
 	"pghandoff/pgwire"
 	"pghandoff/tlsstate"
@@ -180,6 +182,14 @@ func errPoolFull(route string, waited time.Duration, max int) *Failure {
 
 func errOverLimit(uid uint32, setting string, n int) *Failure {
 	return &Failure{SQLState: codeTooMany, Message: fmt.Sprintf("uid %d is over its limit of %d", uid, n), Hint: "setting limits." + setting, Retry: true, Reason: "over_limit"}
+}
+
+// errDescriptors tells a lack of descriptors from other failures to make one.
+func errDescriptors(err error) error {
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+		return &Failure{SQLState: codeTooMany, Message: "the daemon is out of file descriptors", Hint: "raise its LimitNOFILE", Retry: true, Reason: "descriptors"}
+	}
+	return err
 }
 
 func errShutdown() *Failure {

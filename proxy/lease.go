@@ -12,6 +12,7 @@ import (
 
 	"pghandoff/pgwire"
 	"pghandoff/proxy/audit"
+	"pghandoff/proxy/loop"
 )
 
 // ask is what a function wants, whichever way it came.
@@ -178,9 +179,10 @@ func (d *Daemon) recycle(l *Lease) {
 	l.route.pool.give(l.up)
 }
 
-// relay carries the lease's bytes until it is over. conn is borrowed.
-func (l *Lease) relay(conn net.Conn) ending {
-	b := newBridge(conn, l.up)
+// relay carries the lease's bytes until it is over. It owns the function's
+// descriptor, which must be non-blocking.
+func (l *Lease) relay(on *loop.Loop, function int) ending {
+	b := newBridge(on, function, l.up)
 	l.mu.Lock()
 	l.bridge, l.conn = b, nil
 	revoked := l.revoked
@@ -224,7 +226,7 @@ func (d *Daemon) finish(l *Lease, kind audit.Kind, outcome string) {
 	e := l.event(kind)
 	e.Outcome, e.DurationMS = outcome, time.Since(l.granted).Milliseconds()
 	if l.bridge != nil {
-		e.BytesIn, e.BytesOut, e.Transactions = l.bridge.in.Load(), l.bridge.out.Load(), l.bridge.transactions.Load()
+		e.BytesIn, e.BytesOut, e.Transactions = l.bridge.in, l.bridge.out, l.bridge.transactions
 	}
 	d.trail.Record(e)
 	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Str(fieldReason, outcome).Msg("lease ended")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -77,6 +78,8 @@ func (s *passwordSource) run(ctx context.Context) (config.Secret, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.from.Command[0], s.from.Command[1:]...)
 	cmd.WaitDelay = time.Second
+	// The URL that the daemon was started with may hold another secret.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "PGHANDOFF_URL=") })
 	out := &bounded{max: maxPassword + 1, full: cancel}
 	cmd.Stdout = out // its standard error is not kept: it may quote the token
 	if err := cmd.Run(); err != nil {

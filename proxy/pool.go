@@ -63,8 +63,6 @@ const (
 	inspectEvery = 500 * time.Millisecond
 )
 
-var errPoolClosed = errors.New("pool is closed")
-
 func newPool(route string, cfg config.Pool, dial func(context.Context) (*Upstream, error), on poolEvents) *pool {
 	return &pool{route: route, cfg: cfg, make: dial, on: on, wake: make(chan struct{}, 1)}
 }

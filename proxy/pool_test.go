@@ -39,7 +39,11 @@ func (f *fakeServer) dial(ctx context.Context) (*Upstream, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	ours, theirs, err := socketpair()
+	fd, theirs, err := socketpair()
+	if err != nil {
+		return nil, err
+	}
+	ours, err := giveDescriptor(fd)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +54,7 @@ func (f *fakeServer) dial(ctx context.Context) (*Upstream, error) {
 	}
 	f.ends = append(f.ends, other)
 	u := &Upstream{conn: ours, pid: uint32(len(f.ends)), opened: time.Now(), tracker: pgwire.NewTracker('I')}
-	if u.raw, err = syscall.Conn(ours).SyscallConn(); err != nil {
+	if u.raw, err = ours.(syscall.Conn).SyscallConn(); err != nil {
 		return nil, err
 	}
 	if f.lives > 0 {

@@ -3,25 +3,11 @@ package proxy
 import (
 	"errors"
 	"io"
-	"net"
-	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"pghandoff/pgwire"
+	"pghandoff/proxy/loop"
 )
-
-// relayer carries the bytes of a lease between the function and the upstream
-// until one of them ends or the lease is stopped.
-type relayer interface {
-	// run blocks until the lease is over and says why. Nothing of the session
-	// is in flight any more when it returns.
-	run() ending
-	// stop ends the lease with a last word for the function: when the session
-	// is idle, or at once.
-	stop(f *Failure, now bool)
-}
 
 // ending says how a lease ended.
 type ending struct {
@@ -39,213 +25,345 @@ const (
 	endStopped        = "stopped"        // by the daemon
 )
 
-const (
-	relayBuffer = 32 << 10 // 32 KiB a direction
-	// drainPatience is how long the answers that a gone function does not read
-	// any more may take.
-	drainPatience = 2 * time.Second
-	// speakPatience is how long a last word may take to be accepted.
-	speakPatience = time.Second
-)
+// drainPatience is how long the answers may take that a gone function does not
+// read any more, and how long a last word may wait for room.
+const drainPatience = 2 * time.Second
 
-// bridge relays by two goroutines, one a direction.
+// bridge relays between a function and an upstream on an event loop. All but
+// run and stop belongs to the loop.
 type bridge struct {
-	conn net.Conn // the function's end; owned by the caller of run
-	up   *Upstream
+	loop     *loop.Loop
+	function end // owned
+	server   end // handed back by run
+	up       *Upstream
+	done     chan ending // capacity 1
 
-	in, out, transactions atomic.Uint64 // bytes from and to the function
+	in, out, transactions uint64 // bytes from and to the function, answers
 
-	mu        sync.Mutex // guards tracker and the fields below
-	frontGone bool       // the function sends no more
-	over      bool       // run is about to return: the tracker is not ours any more
-	stopping  *Failure
+	gone     *ending  // the function sends no more, and why
+	deaf     bool     // the function does not listen any more
+	lost     *ending  // the server sends no more, and why
+	stopping *Failure // the daemon wants it to end
+	timer    *time.Timer
+	over     bool
 }
 
-// last is what one direction came to.
-type last struct {
-	front bool
-	ending
+// newBridge owns the function's descriptor.
+func newBridge(l *loop.Loop, function int, up *Upstream) *bridge {
+	return &bridge{loop: l, function: end{fd: function}, up: up, done: make(chan ending, 1)}
 }
 
-func newBridge(conn net.Conn, up *Upstream) *bridge { return &bridge{conn: conn, up: up} }
-
+// run blocks until the lease is over and says why. Nothing of the session is in
+// flight any more when it returns, and the function's descriptor is closed.
 func (b *bridge) run() ending {
-	b.up.bulk(true)
-	ends := make(chan last, 2)
-	go func() { ends <- last{true, b.forward()} }()   // ended by its connection, or by unblock
-	go func() { ends <- last{false, b.backward()} }() // the same
-	e := <-ends
-	if e.front {
-		b.functionGone()
-	} else {
-		b.unblock()
+	server, err := b.up.toLoop()
+	b.server = server
+	if err != nil || !b.loop.Post(b.begin) {
+		b.function.close()
+		b.up.tracker.Spoil()
+		b.server.close()
+		return ending{outcome: endServerClosed}
 	}
-	other := <-ends
-	result := e.ending
-	if other.said != nil && result.said == nil {
-		result = other.ending
+	result := <-b.done
+	if err := b.up.fromLoop(b.server); err != nil {
+		b.up.tracker.Spoil()
 	}
-	b.mu.Lock()
-	b.over = true
-	if b.stopping != nil && (result.outcome == endStopped || other.outcome == endStopped) {
-		result = ending{endStopped, b.stopping}
-	}
-	b.mu.Unlock()
-	b.up.conn.SetDeadline(time.Time{})
-	b.speak(result.said)
 	return result
 }
 
-// unblock ends whatever waits on either connection.
-func (b *bridge) unblock() {
-	past := time.Unix(1, 0)
-	b.conn.SetDeadline(past)
-	b.up.conn.SetDeadline(past)
-}
-
-// functionGone lets the server finish what it owes, for a while, if it alone
-// can make the session quiet; otherwise the relay ends now.
-func (b *bridge) functionGone() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.frontGone = true
-	until := time.Unix(1, 0)
-	if t := &b.up.tracker; !t.Quiet() && t.Settling() {
-		until = time.Now().Add(drainPatience)
-	}
-	b.conn.SetWriteDeadline(until)
-	b.up.conn.SetReadDeadline(until)
-}
-
-// stop ends the lease: now, or as soon as the session is idle.
+// stop ends the lease with a last word for the function: when the session is
+// idle, or at once. Safe from any goroutine.
 func (b *bridge) stop(f *Failure, now bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.over {
+	b.loop.Post(func() {
+		if b.over {
+			return
+		}
+		b.stopping = f
+		if now || b.restful() {
+			b.finish(ending{endStopped, f})
+		}
+	})
+}
+
+// restful reports whether the session is idle and the function has all of it.
+func (b *bridge) restful() bool { return b.up.tracker.Idle() && len(b.function.pending) == 0 }
+
+// functionSide and serverSide are the two ends as the loop calls them.
+type (
+	functionSide struct{ *bridge }
+	serverSide   struct{ *bridge }
+)
+
+// begin adds both ends to the loop. What the server said before is first.
+func (b *bridge) begin() {
+	var err error
+	if b.function.token, err = b.loop.Add(b.function.fd, functionSide{b}, loop.Readable); err == nil {
+		b.server.token, err = b.loop.Add(b.server.fd, serverSide{b}, loop.Readable)
+	}
+	if err != nil {
+		b.up.tracker.Spoil()
+		b.finish(ending{endStopped, &Failure{SQLState: codeTooMany, Message: "the daemon is out of resources", Retry: true, Reason: "descriptors"}})
 		return
 	}
-	b.stopping = f
-	if now || b.up.tracker.Idle() {
-		b.unblock()
+	if t := b.server.tls; t != nil && len(t.HeldPlain()) > 0 {
+		p := append([]byte(nil), t.HeldPlain()...)
+		t.HoldPlain(nil)
+		b.deliver(p)
 	}
 }
 
-// forward carries the function's bytes to the server.
-func (b *bridge) forward() ending {
-	buf := make([]byte, relayBuffer)
-	for {
-		n, err := b.conn.Read(buf)
-		if n > 0 {
-			b.in.Add(uint64(n))
-			if e := b.pass(buf[:n]); e != nil {
-				return *e
-			}
-		}
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return ending{outcome: endStopped}
-		case err != nil:
-			return ending{outcome: endFunctionClosed}
-		}
+// Ready is called when the function has sent something, takes more, or is gone.
+func (f functionSide) Ready(e loop.Events) {
+	b := f.bridge
+	if e&loop.Writable != 0 && len(b.function.pending) > 0 {
+		b.flushFunction()
+	}
+	switch {
+	case b.over || e&(loop.Readable|loop.Closed) == 0:
+	case b.gone == nil && len(b.server.unsent()) == 0:
+		b.fromFunction()
+	case e&loop.Closed != 0:
+		b.deafen()
 	}
 }
 
-// pass sends p to the server as far as it may go.
-func (b *bridge) pass(p []byte) *ending {
-	b.mu.Lock()
-	n, terminate, err := b.up.tracker.Frontend(p)
-	b.mu.Unlock()
-	if n > 0 {
-		if _, err := b.up.conn.Write(p[:n]); err != nil {
-			b.spoil()
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				return &ending{outcome: endStopped}
-			}
-			return &ending{outcome: endServerClosed}
+// Ready is called when the server has sent something, takes more, or is gone.
+func (s serverSide) Ready(e loop.Events) {
+	b := s.bridge
+	if e&loop.Writable != 0 && len(b.server.unsent()) > 0 {
+		b.flushServer()
+	}
+	switch {
+	case b.over || e&(loop.Readable|loop.Closed) == 0:
+	case len(b.function.pending) == 0:
+		b.fromServer()
+	case e&loop.Closed != 0: // what it said last is read when the function has room
+		b.unheard()
+	}
+}
+
+// fromFunction takes what the function has sent, once, to the server.
+func (b *bridge) fromFunction() {
+	n, err := loop.Receive(b.function.fd, b.loop.In[:readSize])
+	if err = ended(n, err); err != nil {
+		b.functionGone(ending{outcome: endFunctionClosed})
+		return
+	}
+	if n == 0 {
+		return
+	}
+	b.in += uint64(n)
+	k, terminate, fault := b.up.tracker.Frontend(b.loop.In[:n])
+	if k > 0 {
+		if err := b.server.send(b.loop.Out, b.loop.In[:k]); err != nil {
+			b.unheard()
+			return
 		}
 	}
 	switch {
 	case terminate:
-		return &ending{outcome: endTerminated}
-	case err != nil:
-		return &ending{endFunctionFault, failureOf(err)}
+		b.functionGone(ending{outcome: endTerminated})
+	case fault != nil:
+		b.functionGone(ending{endFunctionFault, failureOf(fault)})
 	}
-	return nil
+	b.want()
 }
 
-// spoil marks a session whose stream to the server is not known any more.
-func (b *bridge) spoil() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.up.tracker.Spoil()
-}
-
-// backward carries the server's bytes to the function.
-func (b *bridge) backward() ending {
-	buf := make([]byte, relayBuffer)
-	deaf := false // the function does not listen any more
-	for {
-		n, err := b.up.conn.Read(buf)
-		if n > 0 {
-			good, done, fault := b.follow(buf[:n])
-			if !deaf {
-				if _, err := b.conn.Write(buf[:good]); err != nil {
-					deaf = true
-				} else {
-					b.out.Add(uint64(good))
-				}
-			}
-			if fault != nil {
-				b.spoil()
-				return ending{endServerFault, failureOf(fault)}
-			}
-			if done {
-				return ending{outcome: endStopped}
-			}
+// fromServer takes what the server has sent, once, to the function.
+func (b *bridge) fromServer() {
+	plain, more, err := b.server.receive(b.loop.In)
+	if more {
+		b.deliver(plain)
+	}
+	if b.over {
+		return
+	}
+	if err != nil {
+		b.serverGone(err)
+		return
+	}
+	if t := b.server.tls; t != nil && t.Owes() && len(b.server.unsent()) == 0 {
+		if b.server.send(b.loop.Out, nil) != nil {
+			b.unheard()
+			return
 		}
-		if err != nil {
-			return b.serverSilent(err)
-		}
+		b.want()
 	}
 }
 
-// follow tracks the server's bytes. done says that the relay is to end here.
-func (b *bridge) follow(p []byte) (n int, done bool, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// deliver gives the function what the server said.
+func (b *bridge) deliver(p []byte) {
 	owed := b.up.tracker.Owed()
-	n, err = b.up.tracker.Backend(p)
+	n, fault := b.up.tracker.Backend(p)
 	if answered := owed - b.up.tracker.Owed(); answered > 0 {
-		b.transactions.Add(uint64(answered))
+		b.transactions += uint64(answered)
 	}
 	for _, r := range b.up.tracker.TakeReported() {
 		b.up.parameters.set(r)
 	}
-	done = b.frontGone && b.up.tracker.Quiet() || b.stopping != nil && b.up.tracker.Idle()
-	return n, done, err
-}
-
-// serverSilent says why nothing more came from the server.
-func (b *bridge) serverSilent(err error) ending {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return ending{outcome: endStopped}
+	if !b.deaf && n > 0 {
+		b.out += uint64(n)
+		if b.function.send(nil, p[:n]) != nil {
+			b.deafen()
+		} else if len(b.function.pending) > 0 {
+			b.want()
+		}
 	}
-	b.spoil()
-	if errors.Is(err, io.EOF) {
-		return ending{outcome: endServerClosed}
-	}
-	if isTrust(err) {
-		return ending{endServerClosed, &Failure{SQLState: codeConnectionFailure, Message: err.Error(), Reason: "tls"}}
-	}
-	return ending{outcome: endServerClosed}
-}
-
-// speak gives the function a last word, if its stream stands between two
-// messages.
-func (b *bridge) speak(f *Failure) {
-	if f == nil || !b.up.tracker.BackendAtBoundary() {
+	if fault != nil {
+		b.up.tracker.Spoil()
+		b.lose(ending{endServerFault, failureOf(fault)})
 		return
 	}
-	b.conn.SetWriteDeadline(time.Now().Add(speakPatience))
-	b.conn.Write(pgwire.AppendError(nil, f.notice())) // it may be gone
+	b.review()
+}
+
+// review ends the lease if it is time to.
+func (b *bridge) review() {
+	switch {
+	case b.over:
+	case b.stopping != nil && b.restful():
+		b.finish(ending{endStopped, b.stopping})
+	case b.gone != nil && b.up.tracker.Quiet() && (b.deaf || len(b.function.pending) == 0):
+		b.finish(*b.gone)
+	}
+}
+
+// functionGone notes that the function sends no more. The server may finish
+// what it owes, for a while, if it alone can make the session quiet; otherwise
+// the lease ends now.
+func (b *bridge) functionGone(why ending) {
+	b.gone = &why
+	switch {
+	case b.up.tracker.Quiet():
+		b.review()
+	case b.up.tracker.Settling():
+		b.expire(*b.gone)
+	default:
+		b.finish(why)
+	}
+	b.want()
+}
+
+// deafen notes that the function takes nothing more. What the server goes on
+// saying is tracked and dropped.
+func (b *bridge) deafen() {
+	b.deaf, b.function.pending = true, nil
+	if b.lost != nil {
+		b.finish(*b.lost)
+		return
+	}
+	b.want()
+	b.review()
+}
+
+// unheard notes that the server takes nothing more. What it said last is still
+// read; the end of its stream ends the lease.
+func (b *bridge) unheard() {
+	b.up.tracker.Spoil()
+	if b.gone == nil {
+		b.gone = &ending{outcome: endServerClosed}
+	}
+	b.server.keep(nil)
+	b.expire(ending{outcome: endServerClosed})
+	b.want()
+}
+
+// serverGone notes the end of the server's stream.
+func (b *bridge) serverGone(err error) {
+	b.up.tracker.Spoil()
+	why := ending{outcome: endServerClosed}
+	if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) && isTrust(err) {
+		why.said = &Failure{SQLState: codeConnectionFailure, Message: inner(err), Reason: "tls"}
+	}
+	b.lose(why)
+}
+
+// lose ends the lease because of the server, once the function has all that it
+// said.
+func (b *bridge) lose(why ending) {
+	b.lost = &why
+	if b.deaf || len(b.function.pending) == 0 {
+		b.finish(why)
+		return
+	}
+	b.expire(why)
+	b.want()
+}
+
+func (b *bridge) flushFunction() {
+	if b.function.flush() != nil {
+		b.deafen()
+		return
+	}
+	if len(b.function.pending) > 0 {
+		return
+	}
+	if b.lost != nil {
+		b.finish(*b.lost)
+		return
+	}
+	b.want()
+	b.review()
+}
+
+func (b *bridge) flushServer() {
+	if b.server.flush() != nil {
+		b.unheard()
+		return
+	}
+	b.want()
+}
+
+// want tells the loop what each side waits for. Who does not take what it is
+// sent keeps the other side from being read: that is the back-pressure.
+func (b *bridge) want() {
+	if b.over {
+		return
+	}
+	var function, server loop.Events
+	if b.gone == nil && len(b.server.unsent()) == 0 {
+		function |= loop.Readable
+	}
+	if len(b.function.pending) > 0 {
+		function |= loop.Writable
+	}
+	if b.lost == nil && len(b.function.pending) == 0 {
+		server |= loop.Readable
+	}
+	if len(b.server.unsent()) > 0 {
+		server |= loop.Writable
+	}
+	if b.loop.Want(b.function.token, function) != nil || b.loop.Want(b.server.token, server) != nil {
+		b.up.tracker.Spoil()
+		b.finish(ending{outcome: endStopped})
+	}
+}
+
+// expire ends the lease after drainPatience, whatever is missing then.
+func (b *bridge) expire(why ending) {
+	if b.timer == nil && !b.over {
+		b.timer = time.AfterFunc(drainPatience, func() { b.loop.Post(func() { b.finish(why) }) }) // stopped by finish
+	}
+}
+
+// finish takes both ends out of the loop, gives the function its last word and
+// closes its descriptor.
+func (b *bridge) finish(why ending) {
+	if b.over {
+		return
+	}
+	b.over = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.loop.Remove(b.function.token)
+	b.loop.Remove(b.server.token)
+	if why.said != nil && !b.deaf && len(b.function.pending) == 0 && b.up.tracker.BackendAtBoundary() {
+		loop.Send(b.function.fd, pgwire.AppendError(nil, why.said.notice())) // it may be gone
+	}
+	b.function.close()
+	if len(b.server.unsent()) > 0 {
+		b.up.tracker.Spoil()
+	}
+	b.done <- why
 }

@@ -14,7 +14,6 @@ const resetPatience = 5 * time.Second
 // resetPatience and belongs in the background.
 func (u *Upstream) clean(reset string) (unfit string) {
 	u.cancels.Wait() // no cancel may hit the next function
-	u.bulk(false)
 	if u.tracker.Status() != 'I' {
 		out, err := u.exchange(pgwire.AppendQuery(nil, "ROLLBACK"), 1, resetPatience)
 		if err != nil || out.Refused != nil || out.Status != 'I' {

@@ -18,6 +18,9 @@ import (
 // startupPatience is how long a function may take to send its start-up packet.
 const startupPatience = 10 * time.Second
 
+// speakPatience is how long a message of ours may take to be accepted.
+const speakPatience = time.Second
+
 // session is one function's connection on which the start-up is emulated: the
 // wire socket's, or the daemon's end of a pair given away with state startup.
 type session struct {
@@ -171,7 +174,12 @@ func (s *session) start(ctx context.Context, st *pgwire.Startup) {
 		s.d.finish(l, ending{}.event(), endFunctionClosed)
 		return
 	}
-	end := l.relay(s.conn)
+	fd, err := takeDescriptor(s.conn)
+	if err != nil {
+		s.d.finish(l, ending{}.event(), "no descriptor")
+		return
+	}
+	end := l.relay(s.d.nextLoop(), fd)
 	s.d.finish(l, end.event(), end.outcome)
 }
 

@@ -46,15 +46,6 @@ type Upstream struct {
 // retired reports whether the upstream has served its time.
 func (u *Upstream) retired(now time.Time) bool { return !u.retire.IsZero() && !now.Before(u.retire) }
 
-// bulk makes reads of TLS records take as much as is there; exact mode, in
-// which nothing of the stream is in user space between two messages, is for
-// everything but relaying.
-func (u *Upstream) bulk(on bool) {
-	if s, ok := u.conn.(*tlsstate.Stream); ok {
-		s.Buffered(on)
-	}
-}
-
 // peeked is what a look at an idle socket showed.
 type peeked int
 

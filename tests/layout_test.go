@@ -29,9 +29,10 @@ var allowedImports = map[string][]string{
 	"proxy/config": nil,
 	"proxy/audit":  nil,
 	"proxy/admin":  nil,
+	"proxy/loop":   nil,
 
 	"handoff/pgxhandoff": {"handoff"},
-	"proxy":              {"pgwire", "tlsstate", "certs", "handoff", "proxy/config", "proxy/audit", "proxy/admin"},
+	"proxy":              {"pgwire", "tlsstate", "certs", "handoff", "proxy/config", "proxy/audit", "proxy/admin", "proxy/loop"},
 
 	"cmd/pghandoff":           {"proxy", "proxy/config", "proxy/audit", "proxy/admin", "handoff", "cmd/pghandoff/demo"},
 	"cmd/pghandoff/throwaway": {"certs"},

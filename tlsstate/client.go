@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -89,7 +90,8 @@ func explain(err error, g *gate) error {
 		}
 		return fmt.Errorf("TLS handshake: %w", err)
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	// A server that closes with our hello unread resets the connection.
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 		return fmt.Errorf("TLS handshake: server closed the connection amid it; see the server's log: %w", io.ErrUnexpectedEOF)
 	}
 	return fmt.Errorf("TLS handshake: %w", err)

@@ -38,6 +38,6 @@ func hold(place *[]byte, b []byte, most int) error {
 		*place = nil
 		return nil
 	}
-	*place = append([]byte(nil), b...) // a fresh copy: b may be a part of what was held
+	*place = append((*place)[:0], b...) // b may be a part of what was held: append copes with that
 	return nil
 }

@@ -24,6 +24,8 @@ type Config struct {
 	Sockets []Folder `yaml:"sockets"`
 	// How the daemon logs, on standard error.
 	Log Log `yaml:"log"`
+	// Event loops, each a thread that relays leases; 0: one a core.
+	Loops int `yaml:"loops" default:"0"`
 	// What one peer uid may hold at a time.
 	Limits Limits `yaml:"limits"`
 	// Where the audit trail goes.

@@ -58,6 +58,7 @@ func (c *Config) validate() Problems {
 	v.mode("socket.mode", c.Socket.Mode)
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "json", "console")
+	v.atLeast("loops", c.Loops, 0)
 	v.atLeast("limits.leases", c.Limits.Leases, 1)
 	v.atLeast("limits.waiting", c.Limits.Waiting, 0)
 	v.atLeast("limits.connections", c.Limits.Connections, 1)

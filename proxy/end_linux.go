@@ -1,0 +1,195 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"pghandoff/proxy/loop"
+	"pghandoff/tlsstate"
+)
+
+// end is one side of a relayed lease: a descriptor and, where that side speaks
+// TLS, its record state. It is plain data; the loop does the waiting.
+type end struct {
+	fd    int            // owned; -1: none
+	tls   *tlsstate.Conn // nil: plaintext
+	token loop.Token
+	// pending was accepted and does not fit into the kernel yet. With TLS it is
+	// sealed, must not be sealed again, and is kept in tls instead.
+	pending []byte
+}
+
+// unsent returns the bytes that must go out before any other.
+func (e *end) unsent() []byte {
+	if e.tls != nil {
+		return e.tls.HeldOut()
+	}
+	return e.pending
+}
+
+// keep remembers what could not be sent yet.
+func (e *end) keep(rest []byte) error {
+	if e.tls != nil {
+		return e.tls.HoldOut(rest)
+	}
+	e.pending = append(e.pending[:0], rest...)
+	if len(rest) == 0 {
+		e.pending = nil
+	}
+	return nil
+}
+
+// send seals p, if this side speaks TLS, behind what the record layer owes, and
+// sends as much as there is room for; the rest is kept. room is a buffer of the
+// loop's. Nothing may be unsent when it is called.
+func (e *end) send(room, p []byte) error {
+	out := p
+	if e.tls != nil {
+		var err error
+		if out, err = e.tls.Seal(room[:0], p); err != nil {
+			return err
+		}
+	}
+	return e.transmit(out)
+}
+
+// flush sends what is unsent.
+func (e *end) flush() error {
+	if out := e.unsent(); len(out) > 0 {
+		return e.transmit(out)
+	}
+	return nil
+}
+
+func (e *end) transmit(out []byte) error {
+	n := 0
+	if len(out) > 0 {
+		var err error
+		n, err = loop.Send(e.fd, out)
+		if err != nil && err != unix.EAGAIN {
+			return err
+		}
+	}
+	if n < len(out) || len(e.unsent()) > 0 {
+		return e.keep(out[n:])
+	}
+	return nil
+}
+
+// receive reads what is there and returns the plaintext of it, which lies in
+// room: what one read of at most 64 KiB brings. more is false when nothing was
+// there. io errors and the end of the stream come as errors; what was opened in
+// front of them is returned all the same.
+func (e *end) receive(room []byte) (plain []byte, more bool, err error) {
+	if e.tls == nil {
+		n, err := loop.Receive(e.fd, room[:readSize])
+		return room[:n], n > 0, ended(n, err)
+	}
+	have := copy(room, e.tls.HeldIn())
+	n, err := loop.Receive(e.fd, room[have:have+readSize])
+	if err = ended(n, err); n == 0 {
+		return nil, false, err
+	}
+	total, at, kept := have+n, 0, 0
+	for {
+		p, used, err := e.tls.Open(room[at:total])
+		if err != nil {
+			return room[:kept], true, err
+		}
+		if used == 0 {
+			return room[:kept], true, e.tls.HoldIn(room[at:total])
+		}
+		at += used
+		kept += copy(room[kept:], p)
+	}
+}
+
+// readSize is how much one read takes at most. 64 KiB.
+const readSize = 64 << 10
+
+var errEnded = errors.New("end of stream")
+
+// ended turns the answers of a read into errors: none if there is simply
+// nothing to read.
+func ended(n int, err error) error {
+	switch {
+	case err == unix.EAGAIN:
+		return nil
+	case err == nil && n == 0:
+		return errEnded
+	}
+	return err
+}
+
+// close gives the descriptor back to the kernel.
+func (e *end) close() {
+	if e.fd >= 0 {
+		unix.Close(e.fd)
+		e.fd = -1
+	}
+}
+
+// takeDescriptor duplicates the descriptor of c and closes c, so that the
+// runtime's poller is not woken for it any more. The caller owns the result,
+// which is non-blocking.
+func takeDescriptor(c net.Conn) (int, error) {
+	defer c.Close()
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	if cerr := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
+		return -1, cerr
+	}
+	if err != nil {
+		return -1, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	return fd, nil
+}
+
+// giveDescriptor is the way back: a net.Conn that owns what fd was. On an error
+// it is closed.
+func giveDescriptor(fd int) (net.Conn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close() // FileConn duplicates it
+	return net.FileConn(f)
+}
+
+// toLoop takes the connection out of the blocking world: from then on it is
+// bytes in and out of the returned end.
+func (u *Upstream) toLoop() (end, error) {
+	nc, e := u.conn, end{fd: -1}
+	if s, ok := u.conn.(*tlsstate.Stream); ok {
+		var err error
+		if nc, e.tls, err = s.Detach(); err != nil {
+			s.Close()
+			return e, err
+		}
+	}
+	var err error
+	e.fd, err = takeDescriptor(nc)
+	return e, err
+}
+
+// fromLoop is the way back.
+func (u *Upstream) fromLoop(e end) error {
+	nc, err := giveDescriptor(e.fd)
+	if err != nil {
+		return err
+	}
+	if u.raw, err = nc.(syscall.Conn).SyscallConn(); err != nil {
+		nc.Close()
+		return err
+	}
+	u.conn = nc
+	if e.tls != nil {
+		u.conn = tlsstate.NewStream(nc, e.tls)
+	}
+	return nil
+}
