@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 
 	"pghandoff/proxy/config"
 )
@@ -22,44 +24,60 @@ type access struct {
 	rules []rule
 }
 
-// newAccess looks up the names in rules on this host.
+// newAccess looks up the names in rules on this host. The error tells of every
+// rule that cannot be used.
 func newAccess(own uint32, rules []config.Rule) (access, error) {
 	a := access{own: own}
+	var problems []string
 	for i, r := range rules {
 		out, err := lookupRule(r)
 		if err != nil {
-			return a, fmt.Errorf("allow[%d]: %w", i, err)
+			problems = append(problems, fmt.Sprintf("allow[%d]: %v", i, err))
+			continue
 		}
-		a.rules = append(a.rules, out...)
+		a.rules = append(a.rules, out)
+	}
+	if len(problems) > 0 {
+		return a, errors.New(strings.Join(problems, "; "))
 	}
 	return a, nil
 }
 
-// lookupRule returns the rule, or none if its keys contradict each other.
-func lookupRule(r config.Rule) ([]rule, error) {
+// lookupRule returns the rule; that its keys contradict each other is an error.
+func lookupRule(r config.Rule) (rule, error) {
 	out := rule{uid: r.UID, gid: r.GID, any: r.Any}
 	if r.User != "" {
 		u, err := user.Lookup(r.User)
 		if err != nil {
-			return nil, fmt.Errorf("there is no user %q on this host", r.User)
+			return rule{}, fmt.Errorf("there is no user %q on this host", r.User)
 		}
-		id, err := parseID(u.Uid)
-		if err != nil || out.uid != nil && *out.uid != id {
-			return nil, fmt.Errorf("user %q is not uid %d", r.User, *out.uid)
+		if out.uid, err = sameID("user", r.User, u.Uid, r.UID); err != nil {
+			return rule{}, err
 		}
-		out.uid = &id
 	}
 	if r.Group != "" {
 		id, err := lookupGroup(r.Group)
 		if err != nil {
-			return nil, err
+			return rule{}, err
 		}
-		if out.gid != nil && *out.gid != id {
-			return nil, fmt.Errorf("group %q is not gid %d", r.Group, *out.gid)
+		if out.gid, err = sameID("group", r.Group, strconv.FormatUint(uint64(id), 10), r.GID); err != nil {
+			return rule{}, err
 		}
-		out.gid = &id
 	}
-	return []rule{out}, nil
+	return out, nil
+}
+
+// sameID returns the id that the host's database has for a name, which must be
+// the given one, if there is one.
+func sameID(kind, name, found string, given *uint32) (*uint32, error) {
+	id, err := parseID(found)
+	if err != nil {
+		return nil, fmt.Errorf("%s %q has the id %q on this host, which is not a number from 0 to 4294967295", kind, name, found)
+	}
+	if given != nil && *given != id {
+		return nil, fmt.Errorf("%s %q has the id %d on this host, not %d: leave one of the two keys out", kind, name, id, *given)
+	}
+	return &id, nil
 }
 
 // lookupGroup takes a name or a number.
@@ -71,7 +89,11 @@ func lookupGroup(s string) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("there is no group %q on this host", s)
 	}
-	return parseID(g.Gid)
+	id, err := sameID("group", s, g.Gid, nil)
+	if err != nil {
+		return 0, err
+	}
+	return *id, nil
 }
 
 func parseID(s string) (uint32, error) {

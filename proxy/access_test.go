@@ -57,6 +57,23 @@ func TestRulesMatchInEveryKeyAndTheKernelsWordDecides(t *testing.T) {
 	}
 }
 
+func TestIdThatIsNoNumberIsAnErrorAlsoWithoutOneToCompare(t *testing.T) {
+	for _, found := range []string{"S-1-5-21", "", "4294967296"} {
+		for _, given := range []*uint32{nil, id(5)} {
+			if got, err := sameID("user", "u", found, given); err == nil {
+				t.Errorf("%q: got %d", found, *got)
+			}
+		}
+	}
+}
+
+func TestAllRulesThatCannotBeUsedAreReported(t *testing.T) {
+	_, err := newAccess(0, []config.Rule{{User: "no-such-a"}, {Any: true}, {Group: "no-such-b"}})
+	if err == nil || !strings.Contains(err.Error(), "allow[0]: there is no user") || !strings.Contains(err.Error(), "allow[2]: there is no group") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestLimitsCountPerUid(t *testing.T) {
 	l := newLimits(config.Limits{Leases: 2, Waiting: 1, Connections: 1})
 	for range 2 {
@@ -109,8 +126,8 @@ func TestPasswordSources(t *testing.T) {
 		"from command": {Command: []string{"/bin/echo", "from command"}, Timeout: config.Duration(10 * time.Second)},
 	} {
 		s := passwordSource{from: from}
-		if got, err := s.fetch(t.Context()); err != nil || got.Reveal() != want {
-			t.Errorf("%+v: %q, %v", from, got.Reveal(), err)
+		if got, err := s.fetch(t.Context()); err != nil || got.of(config.Server{}).Reveal() != want {
+			t.Errorf("%+v: %q, %v", from, got.of(config.Server{}).Reveal(), err)
 		}
 	}
 	os.WriteFile(file, []byte("two\nlines\n"), 0o600)
@@ -139,7 +156,7 @@ func TestPasswordCommandIsCachedAsLongAsItSays(t *testing.T) {
 		os.Remove(count)
 		s := passwordSource{from: config.Password{Command: []string{"/bin/sh", "-c", "echo x >> " + count + "; echo token"}, Timeout: config.Duration(10 * time.Second), Cache: config.Duration(cache)}}
 		for range 3 {
-			if got, err := s.fetch(t.Context()); err != nil || got.Reveal() != "token" {
+			if got, err := s.fetch(t.Context()); err != nil || got.of(config.Server{}).Reveal() != "token" {
 				t.Fatal(err)
 			}
 		}

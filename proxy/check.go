@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -29,23 +30,21 @@ type Finding struct {
 
 // Check loads what the configuration names (identities, trust anchors, users,
 // groups) without starting anything, and with connect logs in once on every
-// route. The error reports what cannot be loaded.
+// route. The error reports all that cannot be loaded; then nothing is tried.
 func Check(ctx context.Context, cfg *config.Config, connect bool) ([]Finding, error) {
 	trail, err := audit.Open("", io.Discard)
 	if err != nil {
 		return nil, err
 	}
 	defer trail.Close()
+	problems := checkNames(cfg)
 	d := &Daemon{log: zerolog.Nop(), trail: trail}
-	t, err := d.build(cfg, nil)
+	t, err := d.build(withoutRules(cfg), nil)
 	if err != nil {
-		return nil, err
+		problems = append(problems, err)
 	}
-	var problems []error
-	for _, f := range cfg.Sockets {
-		if _, err := newAccess(0, f.Allow); err != nil {
-			problems = append(problems, err)
-		}
+	if len(problems) > 0 {
+		return nil, errors.Join(problems...)
 	}
 	var out []Finding
 	for _, name := range slices.Sorted(maps.Keys(t.routes)) {
@@ -55,7 +54,40 @@ func Check(ctx context.Context, cfg *config.Config, connect bool) ([]Finding, er
 		}
 		out = append(out, f)
 	}
-	return out, errors.Join(problems...)
+	return out, nil
+}
+
+// checkNames looks up every user and group on this host.
+func checkNames(cfg *config.Config) (problems []error) {
+	add := func(key string, found []error) {
+		for _, err := range found {
+			problems = append(problems, fmt.Errorf("%s.%w", key, err))
+		}
+	}
+	_, _, found := lookupFolder(config.Folder{Group: cfg.Socket.Group}, 0)
+	add("socket", found)
+	for i, f := range cfg.Sockets {
+		_, _, found := lookupFolder(f, 0)
+		add(fmt.Sprintf("sockets[%d]", i), found)
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Routes)) {
+		if _, err := newAccess(0, cfg.Routes[name].Allow); err != nil {
+			add("routes."+name, []error{err})
+		}
+	}
+	return problems
+}
+
+// withoutRules returns the configuration without what checkNames has looked at,
+// so that build does not report it again, nor hide it behind its own problems.
+func withoutRules(cfg *config.Config) *config.Config {
+	c := *cfg
+	c.Routes = maps.Clone(cfg.Routes)
+	for name, r := range c.Routes {
+		r.Allow = nil
+		c.Routes[name] = r
+	}
+	return &c
 }
 
 // login tries the route as a worker of its pool would.
@@ -72,6 +104,6 @@ func (f *Finding) login(ctx context.Context, r *Route) {
 	f.ServerVersion, _ = u.parameters.get("server_version")
 	f.TLS = "none"
 	if u.tls != nil {
-		f.TLS = u.tls.VersionName() + " " + u.tls.SuiteName()
+		f.TLS = u.tls.Info().VersionName() + " " + u.tls.Info().SuiteName()
 	}
 }

@@ -34,11 +34,33 @@ type controlDir struct {
 	lock *os.File
 }
 
+// ErrUnavailable: the configuration is right, but another daemon has the
+// sockets or the lock, or the system does not give them.
+var ErrUnavailable = errors.New("the sockets or the lock cannot be had")
+
+// unavailableError is an ErrUnavailable in words of its own.
+type unavailableError struct{ error }
+
+func (e *unavailableError) Unwrap() error        { return e.error }
+func (e *unavailableError) Is(target error) bool { return target == ErrUnavailable }
+
+func unavailable(format string, args ...any) error {
+	return &unavailableError{fmt.Errorf(format, args...)}
+}
+
 // openControlDir makes the folder, or checks it, and takes its lock. A second
-// daemon is refused.
-func openControlDir(path, runDir string) (*controlDir, error) {
-	if below(path, runDir) {
-		return nil, fmt.Errorf("the control directory %s lies below the run directory %s, which functions see: choose another --control-dir", path, runDir)
+// daemon is refused, and so is a folder below one that functions see: runDir
+// or a further one.
+func openControlDir(path, runDir string, further ...string) (*controlDir, error) {
+	path = filepath.Clean(path) // with a slash at the end Lstat would follow a link
+	for _, dir := range append([]string{runDir}, further...) {
+		inside, err := below(path, dir)
+		if err != nil {
+			return nil, fmt.Errorf("control directory: whether it lies below %s cannot be told: %w", dir, err)
+		}
+		if inside {
+			return nil, fmt.Errorf("the control directory %s lies below %s, which functions see: choose another --control-dir", path, dir)
+		}
 	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make control directory: %w", err)
@@ -51,24 +73,56 @@ func openControlDir(path, runDir string) (*controlDir, error) {
 	if !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("control directory %s must be a directory of uid %d with mode 0700", path, os.Geteuid())
 	}
-	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := takeLock(path)
 	if err != nil {
-		return nil, fmt.Errorf("lock control directory: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("a daemon with control directory %s is running: stop it, or choose another --run-dir", path)
-		}
-		return nil, fmt.Errorf("lock control directory: %w", err)
+		return nil, err
 	}
 	return &controlDir{path: path, lock: lock}, nil
 }
 
-// below reports whether path is dir or lies in it.
-func below(path, dir string) bool {
-	rel, err := filepath.Rel(dir, path)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+// takeLock locks the folder for as long as the file stays open.
+func takeLock(path string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, unavailable("lock control directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, unavailable("a daemon with control directory %s is running: stop it, or choose another --run-dir", path)
+		}
+		return nil, unavailable("lock control directory: %w", err)
+	}
+	return lock, nil
+}
+
+// below reports whether path is dir or lies in it, by whatever names.
+func below(path, dir string) (bool, error) {
+	realPath, err := resolve(path)
+	if err != nil {
+		return false, err
+	}
+	realDir, err := resolve(dir)
+	if err != nil {
+		return false, err
+	}
+	rel, err := filepath.Rel(realDir, realPath)
+	return rel != ".." && !strings.HasPrefix(rel, "../"), err
+}
+
+// resolve returns the absolute path without symbolic links. What does not exist
+// yet will be made where its parent really is.
+func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	found, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, os.ErrNotExist) || path == "/" {
+		return found, err
+	}
+	parent, err := resolve(filepath.Dir(path))
+	return filepath.Join(parent, filepath.Base(path)), err
 }
 
 // listen binds the control socket.

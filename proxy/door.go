@@ -34,24 +34,14 @@ func (o *door) shows(route string) bool {
 // openDoor makes the folder and binds both sockets in it.
 func openDoor(f config.Folder, own uint32) (*door, error) {
 	o := &door{dir: f.Path, routes: f.Routes}
-	if len(f.Allow) > 0 {
-		a, err := newAccess(own, f.Allow)
-		if err != nil {
-			return nil, fmt.Errorf("sockets (%s): %w", f.Path, err)
-		}
-		o.access = &a
-	}
 	mode, err := strconv.ParseUint(f.Mode, 8, 32)
 	if err != nil {
 		return nil, err
 	}
-	gid := -1
-	if f.Group != "" {
-		id, err := lookupGroup(f.Group)
-		if err != nil {
-			return nil, err
-		}
-		gid = int(id)
+	var gid int
+	var problems []error
+	if o.access, gid, problems = lookupFolder(f, own); len(problems) > 0 {
+		return nil, fmt.Errorf("sockets in %s: %w", f.Path, errors.Join(problems...))
 	}
 	if err := makeRunDir(f.Path); err != nil {
 		return nil, err
@@ -66,20 +56,46 @@ func openDoor(f config.Folder, own uint32) (*door, error) {
 	return o, nil
 }
 
+// lookupFolder looks up the names of a folder's group and rules on this host.
+// The access is nil where the routes' own rules hold, the gid -1 where the
+// daemon's own does.
+func lookupFolder(f config.Folder, own uint32) (_ *access, gid int, problems []error) {
+	gid = -1
+	if f.Group != "" {
+		id, err := lookupGroup(f.Group)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("group: %w", err))
+		}
+		gid = int(id)
+	}
+	if len(f.Allow) == 0 {
+		return nil, gid, problems
+	}
+	a, err := newAccess(own, f.Allow)
+	if err != nil {
+		problems = append(problems, err)
+	}
+	return &a, gid, problems
+}
+
 // makeRunDir makes a folder that functions can enter and cannot write in, or
-// checks that an existing one is.
+// checks that an existing one is. A symbolic link is refused: whoever planted it
+// could point it elsewhere after the check.
 func makeRunDir(dir string) error {
+	dir = filepath.Clean(dir) // with a slash at the end Lstat would follow a link
 	if err := os.Mkdir(dir, 0o755); err == nil {
 		return os.Chmod(dir, 0o755) // whatever the umask is
 	} else if !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make run directory: %w", err)
 	}
-	info, err := os.Stat(dir)
+	info, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
 	st := info.Sys().(*syscall.Stat_t)
 	switch {
+	case info.Mode()&os.ModeSymlink != 0:
+		return fmt.Errorf("run directory %s is a symbolic link: name the directory that it points to", dir)
 	case !info.IsDir():
 		return fmt.Errorf("run directory %s is not a directory", dir)
 	case int(st.Uid) != os.Geteuid() && st.Uid != 0:
@@ -92,21 +108,22 @@ func makeRunDir(dir string) error {
 
 // bind listens on path. The socket appears under its name once it has its mode
 // and group; one that a dead daemon left is replaced, a live one's is refused.
+// Errors are [ErrUnavailable] unless the path is too long.
 func bind(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
-	if c, err := net.Dial("unix", path); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("somebody serves %s already: stop that daemon, or choose another --run-dir", path)
-	} else if errors.Is(err, unix.EACCES) {
-		return nil, fmt.Errorf("%s belongs to somebody else: %w", path, err)
-	}
 	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d.tmp", os.Getpid()))
 	if len(path) > 107 || len(temporary) > 107 {
 		return nil, fmt.Errorf("%s is too long for a socket (107 bytes): choose a shorter --run-dir", path)
 	}
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, unavailable("somebody serves %s already: stop that daemon, or choose another --run-dir", path)
+	} else if errors.Is(err, unix.EACCES) {
+		return nil, unavailable("%s belongs to somebody else: %w", path, err)
+	}
 	os.Remove(temporary) // left by a process of our pid that died here
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("bind socket: %w", err)
+		return nil, unavailable("bind socket: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
 	err = errors.Join(os.Chown(temporary, -1, gid), os.Chmod(temporary, mode))
@@ -116,7 +133,7 @@ func bind(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
 	if err != nil {
 		l.Close()
 		os.Remove(temporary)
-		return nil, fmt.Errorf("bind socket: %w", err)
+		return nil, unavailable("bind socket: %w", err)
 	}
 	return l, nil
 }

@@ -9,60 +9,129 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgpassfile"
+	"golang.org/x/sys/unix"
+
 	"pghandoff/proxy/config"
 )
 
-// maxPassword bounds a password or token. 64 KiB.
-const maxPassword = 64 << 10
+const (
+	maxPassword = 64 << 10 // 64 KiB, also for a token
+	maxPassfile = 1 << 20  // 1 MiB
+)
 
 // passwordSource fetches a route's password. Safe for concurrent use.
 type passwordSource struct {
-	from config.Password
+	from           config.Password
+	database, user string // to find the line of a passfile by
 
 	mu     sync.Mutex // guards the cached output of a command
 	cached config.Secret
 	until  time.Time
 }
 
-// fetch returns the password, or an empty secret if none is configured. Errors
-// are *credentialError and never hold what was read.
-func (s *passwordSource) fetch(ctx context.Context) (config.Secret, error) {
+// passwords are what one fetch gave: one for every server, or a passfile.
+type passwords struct {
+	one            config.Secret
+	file           *pgpassfile.Passfile
+	database, user string
+}
+
+// of returns the password for a server; empty: there is none.
+func (p passwords) of(server config.Server) config.Secret {
+	if p.file == nil {
+		return p.one
+	}
+	port := strconv.Itoa(int(server.Port))
+	found := p.file.FindPassword(server.Host, port, p.database, p.user)
+	if found == "" && server.Unix {
+		found = p.file.FindPassword("localhost", port, p.database, p.user)
+	}
+	return config.NewSecret(found)
+}
+
+// fetch returns the passwords, empty ones if none is configured. Errors are
+// *credentialError and never hold what was read.
+func (s *passwordSource) fetch(ctx context.Context) (passwords, error) {
+	p := passwords{one: s.from.Value, database: s.database, user: s.user}
+	var err error
 	switch {
 	case s.from.Env != "":
 		v, ok := os.LookupEnv(s.from.Env)
 		if !ok {
-			return config.Secret{}, &credentialError{fmt.Errorf("password: environment variable %s is not set", s.from.Env)}
+			err = fmt.Errorf("environment variable %s is not set", s.from.Env)
 		}
-		return config.NewSecret(v), nil
+		p.one = config.NewSecret(v)
 	case s.from.File != "":
-		return readPassword(s.from.File)
+		var b []byte
+		if b, err = readRegular(s.from.File, maxPassword, 0); err == nil {
+			p.one, err = passwordIn(b, s.from.File)
+		}
+	case s.from.Passfile != "":
+		p.file, err = readPassfile(s.from.Passfile)
 	case len(s.from.Command) > 0:
-		return s.run(ctx)
+		p.one, err = s.run(ctx)
 	}
-	return s.from.Value, nil
+	if err != nil {
+		return passwords{}, &credentialError{fmt.Errorf("password: %w", err)}
+	}
+	return p, nil
 }
 
-func readPassword(path string) (config.Secret, error) {
-	f, err := os.Open(path)
+// forget makes the next fetch run the command again: the server has refused
+// what it printed.
+func (s *passwordSource) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cached, s.until = config.Secret{}, time.Time{}
+}
+
+// readRegular reads a file of at most max bytes (one more tells a longer one)
+// that has none of the mode bits forbidden. It opens without waiting: a FIFO
+// without a writer would hold the dial for ever.
+func readRegular(path string, max int64, forbidden os.FileMode) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return config.Secret{}, &credentialError{fmt.Errorf("password: %w", err)}
+		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
+	info, err := f.Stat()
 	if err != nil {
-		return config.Secret{}, &credentialError{fmt.Errorf("password: %w", err)}
+		return nil, err
 	}
-	return passwordIn(b, path)
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: write the password to one, or have a command print it", path)
+	}
+	if info.Mode().Perm()&forbidden != 0 {
+		return nil, fmt.Errorf("%s can be read by others: chmod 0600 it", path)
+	}
+	return io.ReadAll(io.LimitReader(f, max+1))
+}
+
+func readPassfile(path string) (*pgpassfile.Passfile, error) {
+	b, err := readRegular(path, maxPassfile, 0o077)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxPassfile {
+		return nil, fmt.Errorf("%s is longer than %d bytes", path, maxPassfile)
+	}
+	f, err := pgpassfile.ParsePassfile(bytes.NewReader(b))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
 }
 
 func passwordIn(b []byte, where string) (config.Secret, error) {
 	s := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
 	if s == "" || len(b) > maxPassword || strings.ContainsAny(s, "\x00\n") {
-		return config.Secret{}, &credentialError{fmt.Errorf("password: %s must give one line of 1 to %d bytes", where, maxPassword)}
+		return config.Secret{}, fmt.Errorf("%s must give one line of 1 to %d bytes", where, maxPassword)
 	}
 	return config.NewSecret(s), nil
 }
@@ -86,7 +155,7 @@ func (s *passwordSource) run(ctx context.Context) (config.Secret, error) {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = fmt.Errorf("not done within %s", s.from.Timeout)
 		}
-		return config.Secret{}, &credentialError{fmt.Errorf("password: command %s: %w", s.from.Command[0], err)}
+		return config.Secret{}, fmt.Errorf("command %s: %w", s.from.Command[0], err)
 	}
 	secret, err := passwordIn(firstLine(out.b), "command "+s.from.Command[0])
 	if err == nil && s.from.Cache > 0 {

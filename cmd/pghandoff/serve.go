@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -48,6 +49,9 @@ func serve(ctx context.Context, cfg *config.Config, from *source, o proxy.Option
 		o.Load = from.load
 	}
 	d, err := proxy.New(cfg, o)
+	if errors.Is(err, proxy.ErrUnavailable) {
+		return err // a daemon is running, say: nothing is wrong with the configuration
+	}
 	if err != nil {
 		return usage(err)
 	}

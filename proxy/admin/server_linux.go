@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Daemon is what the control socket controls.
@@ -58,32 +55,4 @@ func ownOnly(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// checkPeer returns nil for a process of our own uid and user namespace.
-func checkPeer(c net.Conn) error {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return fmt.Errorf("not a Unix socket")
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return err
-	}
-	if credErr != nil {
-		return fmt.Errorf("peer credentials: %w", credErr)
-	}
-	if own := os.Geteuid(); int(cred.Uid) != own {
-		return fmt.Errorf("the control socket serves only the daemon's own user (uid %d): run this command as that user", own)
-	}
-	var ours, theirs unix.Stat_t
-	if unix.Stat("/proc/self/ns/user", &ours) != nil || unix.Stat(fmt.Sprintf("/proc/%d/ns/user", cred.Pid), &theirs) != nil || ours.Ino != theirs.Ino {
-		return fmt.Errorf("the control socket serves only processes in the daemon's own user namespace")
-	}
-	return nil
 }

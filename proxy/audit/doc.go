@@ -2,8 +2,10 @@
 // and every upstream, saying who held which backend and when.
 //
 // It refuses to delay whoever records: [Log.Record] never blocks, and what does
-// not fit in the queue of a full or slow disk is counted and told in the next
-// line that gets through ("missed"). It knows no secrets, so it can write none.
+// not fit in the queue of a slow disk, or on a full one, is counted and told in
+// the next line that gets through ("missed"). A line that a full disk took half
+// of stays, damaged, on a line of its own. It knows no secrets, so it can write
+// none.
 //
 //	log, err := audit.Open("/var/log/pghandoff/audit.jsonl", os.Stderr)
 //	log.Record(audit.Event{Event: audit.LeaseGranted, Lease: id, Route: "orders"})

@@ -1,13 +1,13 @@
 package audit
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // queueLength is how many events may wait for the disk.
@@ -30,28 +30,45 @@ type Log struct {
 // an empty path the lines go to fallback. Close ends it.
 func Open(path string, fallback io.Writer) (*Log, error) {
 	l := &Log{path: path, fallback: fallback, queue: make(chan Event, queueLength), reopen: make(chan chan error), done: make(chan struct{})}
-	f, err := l.open()
-	if err != nil {
+	w := new(writer)
+	if err := l.open(w); err != nil {
 		return nil, err
 	}
-	go l.write(f) // ends when Close closes the queue; Close waits for it
+	go l.write(w) // ends when Close closes the queue; Close waits for it
 	return l, nil
 }
 
-func (l *Log) open() (io.WriteCloser, error) {
+// open lets w go on in the file that now has the path.
+func (l *Log) open(w *writer) error {
 	if l.path == "" {
-		return nopCloser{l.fallback}, nil
+		w.to = l.fallback
+		return nil
 	}
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open audit file: %w", err)
+		return fmt.Errorf("open audit file: %w", err)
 	}
-	return f, nil
+	w.close()
+	w.to, w.file, w.torn = f, f, endsWithinLine(l.path)
+	return nil
 }
 
-type nopCloser struct{ io.Writer }
-
-func (nopCloser) Close() error { return nil }
+// endsWithinLine reports whether a file ends within a line, as one does whose disk
+// was full.
+func endsWithinLine(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return false
+	}
+	var last [1]byte
+	_, err = f.ReadAt(last[:], info.Size()-1)
+	return err == nil && last[0] != '\n'
+}
 
 // Record queues an event; time and sequence number are set here. If the queue
 // is full the event is lost and counted.
@@ -95,37 +112,27 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// write is the only writer. A burst is written in one go.
-func (l *Log) write(f io.WriteCloser) {
+// write is the only user of w. A burst is written in one go.
+func (l *Log) write(w *writer) {
 	defer close(l.done)
-	w := bufio.NewWriterSize(f, 64<<10) // 64 KiB
-	var seq uint64
 	for {
 		select {
 		case e, ok := <-l.queue:
 			if !ok {
-				w.Flush()
-				f.Close()
+				w.flush()
+				w.close()
 				return
 			}
-			seq++
-			e.Seq = seq
-			line, err := json.Marshal(e)
-			if err == nil {
-				w.Write(append(line, '\n'))
-			}
-			if len(l.queue) == 0 && w.Flush() != nil {
-				w.Reset(f) // a full disk: what is lost shows as a gap in seq
+			w.add(e)
+			if len(l.queue) == 0 {
+				w.flush()
 			}
 		case answer := <-l.reopen:
-			w.Flush()
-			g, err := l.open()
-			if err == nil {
-				f.Close()
-				f = g
-				w.Reset(f)
+			for range len(l.queue) { // what was recorded before, which select may have passed over
+				w.add(<-l.queue)
 			}
-			answer <- err
+			w.flush()
+			answer <- l.open(w)
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package config
 
 import (
-	"fmt"
 	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 )
 
 // Config is the whole configuration. The comments of its fields and their
@@ -146,8 +148,11 @@ type Route struct {
 type Password struct {
 	// Name of an environment variable of the daemon.
 	Env string `yaml:"env"`
-	// Path of a file; one newline at its end is left out.
+	// Path of a regular file; one newline at its end is left out.
 	File string `yaml:"file"`
+	// Path of a libpq password file (`host:port:database:user:password`), which
+	// others may not read. Without a line for the server there is no password.
+	Passfile string `yaml:"passfile"`
 	// Program and arguments, run without a shell; the first line it prints is
 	// the password. For tokens that expire (IAM).
 	Command []string `yaml:"command"`
@@ -224,14 +229,15 @@ type Rule struct {
 type Duration time.Duration
 
 // UnmarshalYAML refuses numbers without a unit.
-func (d *Duration) UnmarshalYAML(unmarshal func(any) error) error {
+func (d *Duration) UnmarshalYAML(node ast.Node) error {
 	var s string
-	if err := unmarshal(&s); err != nil {
+	if err := yaml.NodeToValue(node, &s); err != nil {
 		return err
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%q is not a duration: write a number and its unit, such as 500ms, 5s or 1h", s)
+		// Without s, which may be a password that slipped under a wrong key.
+		return &yaml.SyntaxError{Message: "not a duration: write a number and its unit, such as 500ms, 5s or 1h", Token: node.GetToken()}
 	}
 	*d = Duration(v)
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,45 @@ func TestZeroThatIsWrittenDownIsKept(t *testing.T) {
 	}
 	if p := c.Routes["orders"].Pool; p.MinIdle != 0 || p.WaitTimeout != 0 || p.MaxLifetime != 0 || p.Max != 20 {
 		t.Errorf("got %+v", p)
+	}
+}
+
+func TestSectionOfZerosIsNotTakenForAnAbsentOne(t *testing.T) {
+	_, err := config.Parse([]byte(minimal + "    timeouts: {connect: 0s, login: 0s, drain: 0s}\nlimits: {leases: 0, waiting: 0, connections: 0}\n"))
+	for _, key := range []string{"timeouts.connect", "timeouts.login", "limits.leases", "limits.connections"} {
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("got %v, want %s in it", err, key)
+		}
+	}
+	c, err := config.Parse([]byte(minimal + "    password: {env: A, timeout: 0s}\n    timeouts: {drain: 0s}\n"))
+	if err != nil || c.Routes["orders"].Password.Timeout != 0 || c.Routes["orders"].Timeouts.Drain != 0 || c.Routes["orders"].Timeouts.Login == 0 {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func TestSectionLeftEmptyHasItsDefaults(t *testing.T) {
+	want, err := config.Parse([]byte(minimal + "sockets: [{path: /a, mode: \"0660\"}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := config.Parse([]byte(minimal + "    pool:\n    timeouts: {}\n    tls: ~\n    password:\nlimits:\nlog: {}\nsockets: [{path: /a}]\n"))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+	}
+	if _, err := config.Parse([]byte("routes: {a: }")); err == nil || strings.Contains(err.Error(), "is not one of") {
+		t.Errorf("a route left empty: %v", err)
+	}
+}
+
+func TestSectionsCanBeSharedByAnchors(t *testing.T) {
+	c, err := config.Parse([]byte("routes:\n  a: &a\n    servers: [x]\n    user: u\n    pool: &p {max: 7}\n  b: *a\n  c:\n    <<: *a\n    database: w\n  d: {servers: [x], user: u, pool: *p}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range c.Routes {
+		if r.Pool.Max != 7 || r.Pool.MinIdle != 2 || r.TLS.Mode != "verify-full" || r.User == "" {
+			t.Errorf("%s: %+v", name, r)
+		}
 	}
 }
 
@@ -90,13 +130,60 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 
 func TestMistakeNextToAPasswordDoesNotShowIt(t *testing.T) {
 	for _, text := range []string{
-		minimal + "    password: {value: hush-hush, valeu: x}\n",
-		minimal + "    password: {value: [hush-hush]}\n",
-		minimal + "    password: {value: hush-hush, value: hush-hush2}\n",
-		minimal + "    password: {value: \"hush-hush}\n",
+		"    password: {value: hunter2, valeu: x}\n",
+		"    password: {value: [hunter2]}\n",
+		"    password: {value: {hunter2: x}}\n",
+		"    password:\n      value:\n        hunter2: x\n",
+		"    password: {value: hunter2, value: hunter2}\n",
+		"    password: {value: \"hunter2}\n",
+		"    password: {value: 'hunter2}\n",
+		"    password: {value: a, valu: hunter2}\n",
+		"    password:\n      valu: hunter2\n",
+		"    password:\n      pwd: hunter2\n",
+		"    pwd: hunter2\n",
+		"    password:\n      - hunter2\n",
+		"    password: hunter2\n",
+		"    password: [hunter2]\n",
+		"    password: {hunter2}\n",
+		"    password: {value: x,hunter2}\n",
+		"    password: {value: x,hunter2,hunter2}\n",
+		"    password:\n      ? hunter2\n      : x\n",
+		"    password:\n      valu\n      hunter2: x\n",
+		"    password:\n\thunter2: x\n",
+		"    password: {timeout: hunter2}\n",
+		"    password: {value: *hunter2}\n",
+		"    <<: *hunter2\n",
+		"    password: {value: @hunter2}\n",
+		"    password: {value: |hunter2}\n",
+		"    password: {value: !hunter2{ x}\n",
+		"    password: {value: \"\\qhunter2\"}\n",
+		"    pool: {max: hunter2}\n",
+		"    allow: [{any: hunter2}]\n",
+		"    allow: [{any: !!bool hunter2}]\n",
+		"    servers: [\"postgres://app:hunter2@db/orders\"]\n",
+		"    tls: hunter2\n",
+		"    \"hunter2\n",
 	} {
-		if _, err := config.Parse([]byte(text)); err == nil || strings.Contains(err.Error(), "hush-hush") {
-			t.Errorf("got %v", err)
+		if _, err := config.Parse([]byte(minimal + text)); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: got %v", text, err)
+		}
+	}
+	number := minimal + "    password: {timeout: 48151623421234567890123}\n    pool: {max: 48151623421234567890123}\n"
+	if _, err := config.Parse([]byte(number)); err == nil || strings.Contains(err.Error(), "4815") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMistakesShowTheirLineAndKey(t *testing.T) {
+	for text, want := range map[string]string{
+		"    password:\n      valu: x\n":            "line 7: unknown field \"valu\"\n  7 | valu:",
+		"    pool: {max: many}\n":                   "line 6: this must be a whole number\n  6 | pool:",
+		"    pool: {wait_timeout: 5}\n":             "line 6: not a duration: write a number and its unit, such as 500ms, 5s or 1h\n  6 | pool:",
+		"    user: other\n":                         "line 6: mapping key \"user\" already defined at [5:5]\n  6 | user:",
+		"    pool: {max: 9999999999999999999999}\n": "line 6: this number is too large or too small\n  6 | pool:",
+	} {
+		if _, err := config.Parse([]byte(minimal + text)); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v", text, err)
 		}
 	}
 }
@@ -182,6 +269,11 @@ func TestFromURLRefuses(t *testing.T) {
 		"nonsense":          {"db.example.com", "name=value"},
 		"open quote":        {"user='app", "no end"},
 		"bad escape":        {"postgres://app:%zz@db/orders", "percent-encoded"},
+		"host and hostaddr": {"host=db hostaddr=10.0.0.1 user=app", "leave one out"},
+		"address and host":  {"postgres://app@db/orders?hostaddr=10.0.0.1", "leave one out"},
+		"bad timeout":       {"host=db user=app connect_timeout=5x", "number of seconds"},
+		"bad port":          {"postgres://app@db:x/orders", "port from 1 to 65535"},
+		"unsupported":       {"postgres://app@db/orders?sslcrl=x", `"sslcrl"`},
 		"bad mode":          {"postgres://app@db/orders?sslmode=maybe", "tls.mode"},
 		"ports":             {"host=a,b,c port=1,2 user=app", "3 hosts and 2 ports"},
 		"service":           {"service=nowhere user=app", "service"},
@@ -198,7 +290,35 @@ func TestFromURLRefuses(t *testing.T) {
 	}
 }
 
-func TestFromURLReadsPassfileAndServiceFile(t *testing.T) {
+func TestMistakeInAURLDoesNotShowItsPassword(t *testing.T) {
+	for _, u := range []string{
+		"host=db password=my hunter2 user=app", "host=db password=my hunter2=x user=app", "host=db user=app password=my hunter2",
+		"host=db password=my hunter2='x", "host=db user=app password='hunter2", "password=hunter2 user=app sslmode=maybe", "user=app password=it's hunter2 host=db",
+		"postgres://app:hunter2%zz@db/orders", "postgres://app:p/hunter2@db/orders", "postgres://app:hunter2/x@db/orders", "postgres://app:p?hunter2@db/orders",
+		"postgres://app:x?hunter2=%zz@db/orders", "postgres://app:p#/hunter2@db/orders", "postgres://app@db/orders?password=p&hunter2=x",
+		"postgres://app@db/orders?password=p&hunter2=%zz", "postgres://app@db/orders?password=hunter2%", "postgres://app:hunter2@db:x/orders",
+		"postgres://app:hunter2@db/orders?sslmode=maybe&channel_binding=x", "postgres://app:hunter2@[::1/orders", "postgres://app:[hunter2/@db/orders", "postgres://app:1/pghandoff?hunter2@x=1",
+		"app:hunter2@db/orders", "hunter2",
+	} {
+		if _, err := config.FromURL(u, false, env("HOME", t.TempDir())); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v", u, err)
+		}
+	}
+	// What is left of "1/hunter2@db" is taken for the database's name.
+	_, err := config.FromURL("postgres://app:1/hunter2@db?sslmode=maybe", false, env("PGUSER", "app", "HOME", t.TempDir()))
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "URL: tls.mode") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestHostaddrAloneIsTheServer(t *testing.T) {
+	c, err := config.FromURL("user=app dbname=orders port=6000", false, env("PGHOSTADDR", "10.0.0.1", "HOME", t.TempDir()))
+	if err != nil || fmt.Sprint(c.Routes["orders"].Servers) != "[10.0.0.1:6000]" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func TestFromURLReadsServiceFileAndLeavesThePassfileToEachLogin(t *testing.T) {
 	dir := t.TempDir()
 	passfile, service := filepath.Join(dir, "pass"), filepath.Join(dir, "service")
 	os.WriteFile(passfile, []byte("db:5432:orders:app:from-file\n"), 0o600)
@@ -207,8 +327,20 @@ func TestFromURLReadsPassfileAndServiceFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := c.Routes["orders"]; r.Password.Value.Reveal() != "from-file" || r.TLS.Mode != "verify-ca" {
+	if r := c.Routes["orders"]; r.Password.Passfile != passfile || !r.Password.Value.Empty() || r.TLS.Mode != "verify-ca" {
 		t.Errorf("got %+v", r)
+	}
+	c, err = config.FromURL("service=prod password=given servicefile="+service+" passfile="+passfile, false, env("HOME", dir))
+	if err != nil || c.Routes["orders"].Password.Passfile != "" {
+		t.Errorf("a password beside the passfile: got %+v, %v", c, err)
+	}
+	if _, err := config.FromURL("user=app passfile=/nonexistent", false, env("HOME", dir)); err == nil {
+		t.Error("a named passfile that does not exist is accepted")
+	}
+	os.WriteFile(filepath.Join(dir, ".pgpass"), nil, 0o600)
+	c, err = config.FromURL("user=app", false, env("HOME", dir))
+	if err != nil || c.Routes["app"].Password.Passfile != filepath.Join(dir, ".pgpass") {
+		t.Errorf("~/.pgpass: got %+v, %v", c, err)
 	}
 	os.Chmod(passfile, 0o644)
 	if _, err := config.FromURL("service=prod servicefile="+service+" passfile="+passfile, true, env("HOME", dir)); err == nil || !strings.Contains(err.Error(), "chmod 0600") {

@@ -4,7 +4,7 @@
 //
 // It refuses to open connections, to look up users and hosts, and to read
 // secrets: a password is described here and fetched where it is needed.
-// Unknown keys are errors that show the line.
+// Unknown keys are errors that show line and key, never a value.
 //
 // Invariants: a *Config that [Load], [Parse] or [FromURL] returned is valid and
 // is not changed afterwards; a [Secret] prints as "[redacted]" every way Go can

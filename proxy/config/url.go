@@ -3,13 +3,15 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
-	"github.com/jackc/pgpassfile"
 	"github.com/jackc/pgservicefile"
 )
 
@@ -18,7 +20,7 @@ var ErrPasswordInArgument = errors.New("the URL holds a password, and every proc
 
 // environment maps libpq's variables to its parameter names.
 var environment = map[string]string{
-	"PGHOST": "host", "PGPORT": "port", "PGDATABASE": "dbname", "PGUSER": "user", "PGPASSWORD": "password",
+	"PGHOST": "host", "PGHOSTADDR": "hostaddr", "PGPORT": "port", "PGDATABASE": "dbname", "PGUSER": "user", "PGPASSWORD": "password",
 	"PGPASSFILE": "passfile", "PGSERVICE": "service", "PGSERVICEFILE": "servicefile", "PGSSLMODE": "sslmode",
 	"PGSSLNEGOTIATION": "sslnegotiation", "PGSSLROOTCERT": "sslrootcert", "PGSSLCERT": "sslcert", "PGSSLKEY": "sslkey",
 	"PGCHANNELBINDING": "channel_binding", "PGTARGETSESSIONATTRS": "target_session_attrs", "PGCONNECT_TIMEOUT": "connect_timeout",
@@ -31,7 +33,7 @@ type settings map[string]string
 // libpq URL ("postgres://…") or key/value string. Parameters that it does not
 // name are taken as libpq takes them: service file, then environment (getenv),
 // then ~/.postgresql/postgresql.crt and .key where they exist; the password
-// also from a passfile. Only the default differs: sslmode is verify-full.
+// also from a passfile, which is read at each login. Only the default differs: sslmode is verify-full.
 // argument says that the string came from the command line, where a password is
 // refused with [ErrPasswordInArgument].
 func FromURL(s string, argument bool, getenv func(string) string) (*Config, error) {
@@ -95,7 +97,7 @@ func parseURL(s string) (settings, error) {
 func (s settings) unescape(name, value string, f func(string) (string, error)) error {
 	v, err := f(value)
 	if err != nil {
-		return fmt.Errorf("URL: the value of %s is not percent-encoded as it should be", name)
+		return fmt.Errorf("URL: the value of %s is not percent-encoded as it should be", shown(name))
 	}
 	if v != "" {
 		s[name] = v
@@ -139,7 +141,7 @@ func parseKeywords(s string) (settings, error) {
 		}
 		value, after, err := keywordValue(strings.TrimLeft(rest, " \t\n"))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", shown(name), err)
 		}
 		if value != "" {
 			out[name] = value
@@ -217,19 +219,10 @@ func firstOf(values ...string) string {
 	return ""
 }
 
-// known are the parameters that have a meaning here; ignored ones change
-// nothing that matters to a pooled connection.
-var (
-	known = []string{"host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "servicefile", "sslmode",
-		"sslnegotiation", "sslrootcert", "sslcert", "sslkey", "channel_binding", "target_session_attrs", "connect_timeout"}
-	ignored = []string{"application_name", "fallback_application_name", "client_encoding", "keepalives", "keepalives_idle",
-		"keepalives_interval", "keepalives_count", "tcp_user_timeout", "gssencmode", "sslsni", "sslcompression", "options"}
-)
-
 func (s settings) config(getenv func(string) string) (*Config, error) {
-	for name := range s {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
 		if !slices.Contains(known, name) && !slices.Contains(ignored, name) {
-			return nil, fmt.Errorf("connection parameter %q is not known here", name)
+			return nil, fmt.Errorf("%s is not known here: leave it out; if it is the end of a password, put that in quotes ('…') or percent-encode it", shown(name))
 		}
 	}
 	servers, err := s.servers()
@@ -241,38 +234,59 @@ func (s settings) config(getenv func(string) string) (*Config, error) {
 	if user == "" {
 		return nil, errors.New("the URL names no user: write postgres://USER@HOST/DATABASE")
 	}
-	route := Route{Servers: servers, Database: database, User: user, TargetSessionAttrs: s["target_session_attrs"],
-		TLS: TLS{Mode: s["sslmode"], Negotiation: s["sslnegotiation"], ChannelBinding: s["channel_binding"]}}
-	if v := s["connect_timeout"]; v != "" {
-		if err := setConnectTimeout(&route, v); err != nil {
-			return nil, err
-		}
+	route := withDefaults[Route]()
+	route.Servers, route.Database, route.User = servers, database, user
+	for name, setting := range map[string]*string{"target_session_attrs": &route.TargetSessionAttrs, "sslmode": &route.TLS.Mode,
+		"sslnegotiation": &route.TLS.Negotiation, "channel_binding": &route.TLS.ChannelBinding} {
+		*setting = firstOf(s[name], *setting)
 	}
-	c := &Config{Routes: map[string]Route{}}
-	s.identity(c, &route, getenv)
-	password, err := s.password(route, getenv)
-	if err != nil {
+	if err := setConnectTimeout(route, s["connect_timeout"]); err != nil {
 		return nil, err
 	}
-	setDefaults(&route.Password)
-	route.Password.Value = NewSecret(password)
-	c.Routes[database] = route
-	return c.finish()
+	c := withDefaults[Config]()
+	s.identity(c, route, getenv)
+	if err := s.password(&route.Password, getenv); err != nil {
+		return nil, err
+	}
+	c.Routes = map[string]Route{database: *route}
+	if _, err := c.validated(); err != nil {
+		return nil, inURL(err, database)
+	}
+	return c, nil
+}
+
+// inURL names problems as they stand in a URL, where there is no route's name:
+// what was taken for it may be the end of a password.
+func inURL(err error, route string) error {
+	var problems Problems
+	if !errors.As(err, &problems) {
+		return err
+	}
+	for i := range problems {
+		rest, _ := strings.CutPrefix(problems[i].Key, "routes."+route)
+		problems[i].Key = firstOf(strings.TrimPrefix(rest, "."), "dbname")
+	}
+	return fmt.Errorf("URL: %w", problems)
 }
 
 func setConnectTimeout(r *Route, seconds string) error {
-	var n int
-	if _, err := fmt.Sscanf(seconds, "%d", &n); err != nil || n < 0 {
-		return fmt.Errorf("connect_timeout: %q is not a number of seconds", seconds)
+	if seconds == "" {
+		return nil
 	}
-	setDefaults(&r.Timeouts)
+	n, err := strconv.ParseUint(seconds, 10, 31)
+	if err != nil {
+		return errors.New("connect_timeout is not a number of seconds")
+	}
 	if n > 0 {
-		r.Timeouts.Connect = Duration(n) * Duration(1e9)
+		r.Timeouts.Connect = Duration(n) * Duration(time.Second)
 	}
 	return nil
 }
 
 func (s settings) servers() ([]string, error) {
+	if s["host"] != "" && s["hostaddr"] != "" {
+		return nil, errors.New("host and hostaddr are both given, and connecting to one while verifying the other is not supported here: leave one out (certificates are verified against the one that stays)")
+	}
 	hosts, ports := strings.Split(firstOf(s["host"], s["hostaddr"], "localhost"), ","), strings.Split(s["port"], ",")
 	if len(ports) != 1 && len(ports) != len(hosts) {
 		return nil, fmt.Errorf("%d hosts and %d ports: give one port, or one for each host", len(hosts), len(ports))
@@ -284,6 +298,9 @@ func (s settings) servers() ([]string, error) {
 			h = "[" + h + "]"
 		}
 		out[i] = h + ":" + port
+		if _, err := ParseServer(out[i]); err != nil {
+			return nil, fmt.Errorf("the URL's server %d %w; a / : @ or ? in a password must be percent-encoded", i+1, err)
+		}
 	}
 	return out, nil
 }
@@ -309,37 +326,26 @@ func (s settings) identity(c *Config, r *Route, getenv func(string) string) {
 	}
 }
 
-// password returns the one given, else the first match in the passfile. As
-// with libpq, a passfile that others can read is not used; here that is an
-// error, since a later refusal by the server would not tell why.
-func (s settings) password(r Route, getenv func(string) string) (string, error) {
+// password takes the one given, else the passfile, as a source to be read at
+// each login. As with libpq, a passfile that others can read is not used; here
+// that is an error, since a later refusal by the server would not tell why.
+func (s settings) password(p *Password, getenv func(string) string) error {
 	if s["password"] != "" {
-		return s["password"], nil
+		p.Value = NewSecret(s["password"])
+		return nil
 	}
 	path := firstOf(s["passfile"], filepath.Join(getenv("HOME"), ".pgpass"))
 	info, err := os.Stat(path)
-	if err != nil {
-		if s["passfile"] != "" {
-			return "", fmt.Errorf("passfile: %w", err)
-		}
-		return "", nil
+	switch {
+	case err != nil && s["passfile"] != "":
+		return fmt.Errorf("passfile: %w", err)
+	case err != nil:
+		return nil
+	case info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("passfile %s can be read by others: chmod 0600 it", path)
 	}
-	if info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("passfile %s can be read by others: chmod 0600 it", path)
-	}
-	f, err := pgpassfile.ReadPassfile(path)
-	if err != nil {
-		return "", fmt.Errorf("passfile: %w", err)
-	}
-	server, err := ParseServer(r.Servers[0])
-	if err != nil {
-		return "", err
-	}
-	host := server.Host
-	if server.Unix {
-		host = "localhost"
-	}
-	return f.FindPassword(host, fmt.Sprint(server.Port), r.Database, r.User), nil
+	p.Passfile = path
+	return nil
 }
 
 func exists(path string) bool {

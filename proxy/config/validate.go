@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -150,13 +151,13 @@ func (v *validator) route(key, name string, r Route, identities map[string]Ident
 
 func (v *validator) password(key string, p Password) {
 	n := 0
-	for _, given := range []bool{p.Env != "", p.File != "", len(p.Command) > 0, !p.Value.Empty()} {
+	for _, given := range []bool{p.Env != "", p.File != "", p.Passfile != "", len(p.Command) > 0, !p.Value.Empty()} {
 		if given {
 			n++
 		}
 	}
 	if n > 1 {
-		v.add(key, "has %d sources, may have one of env, file, command, value", n)
+		v.add(key, "has %d sources, may have one of env, file, passfile, command, value", n)
 	}
 	if p.Timeout <= 0 && len(p.Command) > 0 {
 		v.add(key+".timeout", "must be more than 0")
@@ -212,8 +213,11 @@ type Server struct {
 	Unix bool
 }
 
+var errNotServer = errors.New("is not host:port with a port from 1 to 65535")
+
 // ParseServer reads "host:port", "host", "[v6]:port" or the absolute path of a
-// folder, which may be followed by ":port".
+// folder, which may be followed by ":port". Errors do not quote s: a whole URL,
+// password included, may have been written there.
 func ParseServer(s string) (Server, error) {
 	host, port := s, "5432"
 	switch {
@@ -228,13 +232,13 @@ func ParseServer(s string) (Server, error) {
 				host = strings.TrimSuffix(h, "]")
 				break
 			}
-			return Server{}, fmt.Errorf("%q is not host:port", s)
+			return Server{}, errNotServer
 		}
 		host, port = h, p
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 || host == "" {
-		return Server{}, fmt.Errorf("%q is not host:port with a port from 1 to 65535", s)
+		return Server{}, errNotServer
 	}
 	return Server{Host: host, Port: uint16(n), Unix: strings.HasPrefix(host, "/")}, nil
 }
