@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +41,14 @@ type Outcome struct {
 	Refused *ServerError
 	// Status is the transaction status of the last ReadyForQuery.
 	Status byte
+	// Done holds the tag of each command that was completed, in order. Compare
+	// it with what was asked: an answer to somebody else's question would be
+	// taken for ours otherwise.
+	Done []string
 }
+
+// maxDone bounds the tags kept of one exchange.
+const maxDone = 1000
 
 // maxExchangeLength bounds a message in an exchange of ours; a value that was
 // set comes back in one. 1 MiB.
@@ -55,42 +63,131 @@ func Exchange(rw io.ReadWriter, request []byte, n int) (*Outcome, error) {
 	if _, err := rw.Write(request); err != nil {
 		return nil, fmt.Errorf("send to server: %w", err)
 	}
-	frames, out := NewFrameReader(rw, maxExchangeLength), new(Outcome)
-	for n > 0 {
+	frames, script := NewFrameReader(rw, maxExchangeLength), NewScript(n)
+	for {
 		typ, body, err := frames.Next()
 		if err != nil {
 			return nil, fmt.Errorf("read from server: %w", err)
 		}
-		switch typ {
-		case 'Z':
-			if len(body) != 1 {
-				return nil, protocolErrorf("ReadyForQuery of %d bytes", len(body))
-			}
-			out.Status = body[0]
-			n--
-		case 'S':
-			p, err := ParseParameterStatus(body)
-			if err != nil {
-				return nil, err
-			}
-			if len(out.Reported) == maxParameters {
-				return nil, protocolErrorf("the server reports more than %d parameters", maxParameters)
-			}
-			out.Reported = append(out.Reported, p)
-		case 'E':
-			e, err := ParseError(body)
-			if err != nil {
-				return nil, err
-			}
-			if e.Severity == "FATAL" || e.Severity == "PANIC" {
-				return nil, e
-			}
-			if out.Refused == nil {
-				out.Refused = e
-			}
-		case 'G', 'H', 'W':
-			return nil, errors.New("the server began a COPY that nobody asked for")
+		if done, err := script.take(typ, body); done || err != nil {
+			return script.Outcome(), err
 		}
 	}
-	return out, nil
+}
+
+// Script is the answer to a request of the daemon's own, fed with bytes as they
+// come: [Exchange] for those who may not wait.
+type Script struct {
+	owed int
+	out  Outcome
+	part []byte // the beginning of a frame
+}
+
+// NewScript returns a script that ends with the nth ReadyForQuery; n is at
+// least 1.
+func NewScript(n int) *Script { return &Script{owed: n} }
+
+// Outcome is what has come of it so far.
+func (s *Script) Outcome() *Outcome { return &s.out }
+
+// Feed takes bytes of the server. done says that the script has ended; then
+// rest is what came behind it. Errors are as of [Exchange].
+func (s *Script) Feed(p []byte) (rest []byte, done bool, err error) {
+	if len(s.part) > 0 {
+		p = append(s.part, p...)
+		s.part = nil
+	}
+	for len(p) >= headerLen {
+		length := int64(binary.BigEndian.Uint32(p[1:]))
+		if length < 4 || length > maxExchangeLength {
+			return nil, false, protocolErrorf("message %q announces a length of %d bytes, at most %d are expected here", p[0], length, maxExchangeLength)
+		}
+		end := int(length) + 1
+		if len(p) < end {
+			break
+		}
+		done, err := s.take(p[0], p[headerLen:end])
+		p = p[end:]
+		if done || err != nil {
+			return p, done, err
+		}
+	}
+	s.part = append([]byte(nil), p...)
+	return nil, false, nil
+}
+
+// take acts on one whole message of the server.
+func (s *Script) take(typ byte, body []byte) (done bool, err error) {
+	switch typ {
+	case 'Z':
+		if len(body) != 1 {
+			return false, protocolErrorf("ReadyForQuery of %d bytes", len(body))
+		}
+		s.out.Status = body[0]
+		s.owed--
+		return s.owed == 0, nil
+	case 'C':
+		tag, _, ok := cutString(body)
+		if !ok || len(s.out.Done) == maxDone {
+			return false, protocolErrorf("malformed CommandComplete, or too many of them")
+		}
+		s.out.Done = append(s.out.Done, tag)
+	case 'S':
+		p, err := ParseParameterStatus(body)
+		if err != nil {
+			return false, err
+		}
+		if len(s.out.Reported) == maxParameters {
+			return false, protocolErrorf("the server reports more than %d parameters", maxParameters)
+		}
+		s.out.Reported = append(s.out.Reported, p)
+	case 'E':
+		return false, s.refused(body)
+	case 'G', 'H', 'W':
+		return false, errors.New("the server began a COPY that nobody asked for")
+	}
+	return false, nil
+}
+
+func (s *Script) refused(body []byte) error {
+	e, err := ParseError(body)
+	switch {
+	case err != nil:
+		return err
+	case e.Severity == "FATAL" || e.Severity == "PANIC":
+		return e
+	case s.out.Refused == nil:
+		s.out.Refused = e
+	}
+	return nil
+}
+
+// Unasked reads what a server says to an idle session of its own accord and
+// returns the parameters that it reports. Notices are dropped. Anything else
+// is for somebody, and an error, as is half a message.
+func Unasked(p []byte) ([]Parameter, error) {
+	var reported []Parameter
+	for len(p) > 0 {
+		if len(p) < headerLen {
+			return nil, protocolErrorf("half a message came unasked")
+		}
+		length := int64(binary.BigEndian.Uint32(p[1:]))
+		if length < 4 || length > int64(len(p)-1) {
+			return nil, protocolErrorf("half a message came unasked")
+		}
+		body := p[headerLen : length+1]
+		switch p[0] {
+		case 'N':
+		case 'S':
+			q, err := ParseParameterStatus(body)
+			if err != nil {
+				return nil, err
+			}
+			reported = append(reported, q)
+		default:
+			return nil, protocolErrorf("message %q came unasked", p[0])
+		}
+		p = p[length+1:]
+	}
+	return reported, nil
 }

@@ -1,6 +1,7 @@
 package pgwire_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -46,6 +47,46 @@ func TestParseOptions(t *testing.T) {
 	for _, in := range []string{"-c", "-c a", "-f x", "x", "-c =b", "--", "-"} {
 		if got, err := pgwire.ParseOptions(in); !errors.Is(err, pgwire.ErrProtocol) {
 			t.Errorf("%q: got %v, %v", in, got, err)
+		}
+	}
+}
+
+// However the bytes are cut, a script comes to the same as an exchange that
+// reads the whole, and leaves what is behind it.
+func FuzzScript(f *testing.F) {
+	f.Add([]byte(frame('C', "DISCARD ALL\x00")+frame('S', "a\x00b\x00")+frame('Z', "I")+"rest"), 3, 1)
+	f.Add([]byte(errorFrame("57P01", "terminating")), 1, 2)
+	f.Fuzz(func(t *testing.T, says []byte, size, n int) {
+		size, n = 1+size&63, 1+n&3
+		in := bytes.NewReader(says)
+		want, wantErr := pgwire.Exchange(&script{Reader: in}, nil, n)
+		s := pgwire.NewScript(n)
+		var rest []byte
+		var done bool
+		var err error
+		at := 0
+		for at < len(says) && !done && err == nil {
+			end := min(at+size, len(says))
+			rest, done, err = s.Feed(says[at:end])
+			at = end
+		}
+		if done != (wantErr == nil) {
+			t.Fatalf("done %v, %v; whole: %v", done, err, wantErr)
+		}
+		if done && (fmt.Sprint(s.Outcome()) != fmt.Sprint(want) || len(rest)+len(says)-at != in.Len()) {
+			t.Fatalf("%v with %d bytes left; whole: %v with %d", s.Outcome(), len(rest)+len(says)-at, want, in.Len())
+		}
+	})
+}
+
+func TestUnasked(t *testing.T) {
+	got, err := pgwire.Unasked([]byte(frame('N', "SNOTICE\x00\x00") + frame('S', "in_hot_standby\x00off\x00")))
+	if err != nil || len(got) != 1 || got[0].Value != "off" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, p := range []string{"N", frame('N', "x\x00")[:6], frame('A', "x"), frame('Z', "I"), frame('S', "a"), "N\xff\xff\xff\xff", "N\x00\x00\x00\x00"} {
+		if got, err := pgwire.Unasked([]byte(p)); !errors.Is(err, pgwire.ErrProtocol) {
+			t.Errorf("%q: %v, %v", p, got, err)
 		}
 	}
 }

@@ -39,11 +39,7 @@ type FrameReader struct {
 	r   io.Reader
 	max int
 	buf []byte
-	cut bool // the last Next failed within a frame
 }
-
-// Untouched reports whether the last Next that failed had taken nothing.
-func (f *FrameReader) Untouched() bool { return !f.cut }
 
 // NewFrameReader returns a reader of frames whose length field is at most max
 // bytes (0: 64 KiB); a longer one is an [ErrProtocol].
@@ -59,9 +55,7 @@ func NewFrameReader(r io.Reader, max int) *FrameReader {
 // io.ErrUnexpectedEOF.
 func (f *FrameReader) Next() (typ byte, body []byte, err error) {
 	var header [headerLen]byte
-	n, err := io.ReadFull(f.r, header[:])
-	f.cut = n > 0
-	if err != nil {
+	if _, err := io.ReadFull(f.r, header[:]); err != nil {
 		return 0, nil, err
 	}
 	length := int64(binary.BigEndian.Uint32(header[1:]))
@@ -71,7 +65,7 @@ func (f *FrameReader) Next() (typ byte, body []byte, err error) {
 	if length > int64(f.max) {
 		return 0, nil, protocolErrorf("message %q announces a length of %d bytes, at most %d are expected here", header[0], length, f.max)
 	}
-	n = int(length) - 4
+	n := int(length) - 4
 	if cap(f.buf) < n {
 		f.buf = make([]byte, n)
 	}

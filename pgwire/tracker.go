@@ -9,17 +9,19 @@ import "encoding/binary"
 // The zero value stands at a fresh ReadyForQuery, except that its status is
 // unset: use [NewTracker]. Not safe for concurrent use.
 type Tracker struct {
-	front, back direction
-	status      byte // of the last ReadyForQuery: 'I', 'T' or 'E'
-	owed        int  // ReadyForQuery messages that the server still owes
-	last        byte // last message that made the server owe one: Q, F or S
-	unsynced    bool // extended messages were sent and no Sync behind them
-	copyIn      bool // the server reads CopyData from the function
-	copyOut     bool // the server sends CopyData
-	early       bool // copy messages were sent before the server asked for them
-	uncertain   bool // the count of owed answers can no longer be known
-	body        []byte
-	reported    []Parameter
+	front, back  direction
+	status       byte   // of the last ReadyForQuery: 'I', 'T' or 'E'
+	owed         int    // ReadyForQuery messages that the server still owes
+	last         byte   // last message that made the server owe one: Q, F or S
+	unsynced     bool   // extended messages were sent and no Sync behind them
+	copyIn       bool   // the server reads CopyData from the function
+	copyOut      bool   // the server sends CopyData
+	early        bool   // copy messages were sent before the server asked for them
+	ignored      bool   // a Sync is taken as ignored by a COPY that may yet fail
+	uncertain    bool   // the count of owed answers can no longer be known
+	transactions uint64 // answers after which the session was idle
+	body         []byte
+	reported     []Parameter
 }
 
 // maxTrackedBody bounds a ParameterStatus that the tracker will read. 64 KiB.
@@ -67,6 +69,9 @@ func (t *Tracker) Status() byte { return t.status }
 // Owed returns how many ReadyForQuery the server still owes.
 func (t *Tracker) Owed() int { return t.owed }
 
+// Transactions returns how many answers left the session outside a transaction.
+func (t *Tracker) Transactions() uint64 { return t.transactions }
+
 // InCopy reports whether a COPY is under way, in either direction.
 func (t *Tracker) InCopy() bool { return t.copyIn || t.copyOut }
 
@@ -76,10 +81,6 @@ func (t *Tracker) AtBoundary() bool { return t.front.atBoundary() && t.back.atBo
 // BackendAtBoundary reports whether the server's stream stands between two
 // messages, so that one of ours may be put there for the function.
 func (t *Tracker) BackendAtBoundary() bool { return t.back.atBoundary() }
-
-// FrontendAtBoundary reports whether the function's stream stands between two
-// messages.
-func (t *Tracker) FrontendAtBoundary() bool { return t.front.atBoundary() }
 
 // Quiet reports whether nothing is under way: no message half sent, no answer
 // owed, no COPY, no extended message without its Sync, and all that is certain.
@@ -167,7 +168,8 @@ func (t *Tracker) sent(typ byte) {
 		t.last = typ
 	case 'S':
 		if t.copyIn {
-			return // ignored by a server in COPY FROM STDIN
+			t.ignored = true // by a server in COPY FROM STDIN
+			return
 		}
 		t.owed++
 		t.last, t.unsynced = 'S', false
@@ -257,8 +259,13 @@ func (t *Tracker) arrived(typ byte) error {
 		t.copyIn, t.copyOut, t.uncertain = true, true, true
 	case 'c':
 		t.copyOut = false
+	case 'C':
+		t.ignored = false // the COPY has read past it
 	case 'E':
-		t.copyIn, t.copyOut = false, false
+		// If a COPY fails before it has read the Sync that it would have
+		// ignored, the server answers that too.
+		t.uncertain = t.uncertain || t.ignored
+		t.copyIn, t.copyOut, t.ignored = false, false, false
 	}
 	return nil
 }
@@ -272,6 +279,9 @@ func (t *Tracker) ready(status byte) error {
 	}
 	if t.owed > 0 {
 		t.owed--
+	}
+	if status == 'I' {
+		t.transactions++
 	}
 	t.status, t.copyIn, t.copyOut = status, false, false
 	return nil
@@ -293,7 +303,7 @@ func (t *Tracker) copyInBegins() {
 		if t.unsynced {
 			t.uncertain = true
 		}
-		t.owed, t.unsynced = 0, true
+		t.owed, t.unsynced, t.ignored = 0, true, true
 	case t.unsynced: // extended messages behind a simple query
 		t.uncertain = true
 	}

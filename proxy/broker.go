@@ -29,7 +29,7 @@ func (b *broker) Acquire(ctx context.Context, c handoff.Call) (*handoff.Grant, e
 	}
 	a := ask{peer: b.peer, door: b.door, way: "handoff", database: c.Database, user: c.User, application: c.ApplicationName, wait: c.Wait}
 	if a.database == "" {
-		name, err := b.d.onlyRoute(b.door)
+		name, err := b.d.onlyRoute(b.door, b.peer)
 		if err != nil {
 			return nil, refusalOf(err)
 		}
@@ -62,8 +62,8 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
 		b.d.announce(l)
-		b.d.finish(l, ending{}.event(), "no descriptor")
-		return nil, refusalOf(errDescriptors(err))
+		b.d.finish(l, ending{outcome: "no descriptor"})
+		return nil, refusalOf(err)
 	}
 	secret := handoff.Secret(l.secret)
 	g := &handoff.Grant{File: theirs, Granted: handoff.Granted{Lease: l.id, Database: l.route.name, Transport: handoff.Bridge,
@@ -74,8 +74,7 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	if state == handoff.Ready {
 		b.d.work.Go(func() { // ends with the lease; Run waits for it
 			b.d.announce(l)
-			end := l.relay(b.d.nextLoop(), ours)
-			b.d.finish(l, end.event(), end.outcome)
+			b.d.finish(l, l.relay(ours))
 		})
 		return g, nil
 	}
@@ -83,8 +82,8 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	if err != nil {
 		theirs.Close()
 		b.d.announce(l)
-		b.d.finish(l, ending{}.event(), "no descriptor")
-		return nil, refusalOf(errDescriptors(err))
+		b.d.finish(l, ending{outcome: "no descriptor"})
+		return nil, refusalOf(err)
 	}
 	l.mu.Lock()
 	l.conn = conn
@@ -147,6 +146,6 @@ func (b *broker) Release(ctx context.Context, c handoff.Claim) error {
 	if err != nil {
 		return err
 	}
-	l.revoke(&Failure{SQLState: codeShutdown, Message: "this lease was released", Reason: "released"}, true)
+	l.revoke(&Failure{SQLState: codeShutdown, Message: "this lease was released", Reason: reasonReleased}, true)
 	return nil
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"pghandoff/proxy/audit"
@@ -57,8 +58,11 @@ func (d *Daemon) cancelLease(ctx context.Context, l *Lease, peer *Peer) {
 	kind, outcome := audit.CancelForwarded, ""
 	select {
 	case l.route.cancels <- struct{}{}:
-		err := l.route.dialler.cancel(ctx, l.up.server, l.up.tls != nil, l.up.pid, l.up.secret)
+		err := l.route.dialler.cancel(ctx, l.up.server, l.up.end.tls != nil, l.up.pid, l.up.secret)
 		<-l.route.cancels
+		if errors.Is(err, errCancelUnknown) {
+			l.up.doubtful.Store(true)
+		}
 		if err != nil {
 			kind, outcome = audit.CancelDropped, failureOf(&dialError{server: l.up.server.String(), err: err}).Message
 		}

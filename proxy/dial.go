@@ -5,8 +5,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"syscall"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"pghandoff/certs"
 	"pghandoff/pgwire"
 	"pghandoff/proxy/config"
+	"pghandoff/proxy/loop"
 	"pghandoff/tlsstate"
 )
 
@@ -31,15 +34,16 @@ type dialler struct {
 	mode     tlsstate.Mode
 	direct   tlsstate.Negotiation
 	binding  pgwire.BindingMode
-	roots    *x509.CertPool  // nil: those of the identity, else the system's
-	anchors  [32]byte        // digest of the file of roots
-	system   bool            // the system's, whatever the identity brings
-	identity *certs.Identity // nil: none
+	roots    *x509.CertPool    // nil: those of the identity, else the system's
+	anchors  [32]byte          // digest of the file of roots
+	system   bool              // the system's, whatever the identity brings
+	identity *certs.Identity   // nil: none
+	loops    func() *loop.Loop // where the next upstream belongs; nil: nowhere
 	password *passwordSource
 }
 
 func newDialler(name string, cfg config.Route, identities map[string]*certs.Identity) (*dialler, error) {
-	d := &dialler{route: name, cfg: cfg, password: &passwordSource{from: cfg.Password}, system: cfg.TLS.Roots == "system"}
+	d := &dialler{route: name, cfg: cfg, password: &passwordSource{from: cfg.Password, database: firstOf(cfg.Database, name), user: cfg.User}, system: cfg.TLS.Roots == "system"}
 	for _, s := range cfg.Servers {
 		server, err := config.ParseServer(s)
 		if err != nil {
@@ -80,12 +84,15 @@ func (d *dialler) dial(ctx context.Context) (*Upstream, error) {
 	var failures []error
 	for _, want := range passes {
 		for _, server := range d.servers {
-			u, err := d.dialServer(ctx, server, password)
+			u, err := d.dialServer(ctx, server, password.of(server))
 			if err == nil {
 				if err = satisfies(u, want); err == nil {
 					return u, nil
 				}
 				u.close()
+			}
+			if refusesPassword(err) {
+				d.password.forget()
 			}
 			failures = append(failures, &dialError{server: server.String(), err: err})
 		}
@@ -94,6 +101,13 @@ func (d *dialler) dial(ctx context.Context) (*Upstream, error) {
 		return nil, failures[0]
 	}
 	return nil, errors.Join(failures...)
+}
+
+// refusesPassword reports whether the server did not let us in as who we say we
+// are (SQLSTATE class 28): a token that is still kept may have been revoked.
+func refusesPassword(err error) bool {
+	var refused *pgwire.ServerError
+	return errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28")
 }
 
 // satisfies checks target_session_attrs by what the server reported at login
@@ -158,29 +172,31 @@ func isUnreachable(err error) bool {
 }
 
 // connect opens one connection and logs in.
-func (d *dialler) connect(ctx context.Context, server config.Server, password config.Secret, encrypt bool) (_ *Upstream, err error) {
-	nc, err := d.open(ctx, server)
+func (d *dialler) connect(ctx context.Context, server config.Server, password config.Secret, encrypt bool) (*Upstream, error) {
+	conn, err := d.open(ctx, server)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			nc.Close()
-		}
-	}()
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeouts.Login.Std())
 	defer cancel()
-	u := &Upstream{conn: nc, server: server, opened: time.Now()}
-	if u.raw, err = nc.(syscall.Conn).SyscallConn(); err != nil {
-		return nil, err
-	}
+	u := &Upstream{server: server, opened: time.Now()}
 	if encrypt {
-		if err := d.encrypt(ctx, u, nc); err != nil {
+		stream, err := d.encrypt(ctx, u, conn)
+		if err != nil {
+			conn.Close()
 			return nil, err
 		}
+		conn = stream
 	}
-	if err := d.login(ctx, u, password); err != nil {
+	if err := d.login(ctx, u, conn, password); err != nil {
+		conn.Close()
 		return nil, err
+	}
+	if u.end, err = newEnd(conn); err != nil {
+		return nil, err
+	}
+	if d.loops != nil {
+		u.loop = d.loops()
 	}
 	u.retire = retireTime(u.opened, d.cfg.Pool.MaxLifetime.Std())
 	return u, nil
@@ -230,43 +246,39 @@ func setUserTimeout(c *net.TCPConn, d time.Duration) error {
 	return inner
 }
 
-// encrypt puts TLS on the connection and records it in u.
-func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) error {
+// encrypt puts TLS on the connection to the server of u, which it borrows until
+// it succeeds.
+func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) (*tlsstate.Stream, error) {
 	cfg := tlsstate.Config{Mode: d.mode, Negotiation: d.direct, Host: u.server.Host, Roots: d.roots}
 	if d.identity != nil {
 		u.identity = d.identity.Current()
 		if err := u.identity.Check(time.Now()); err != nil {
-			return err
+			return nil, err
 		}
 		cfg.Certificate = u.identity.Certificate
 		if cfg.Roots == nil && !d.system {
 			cfg.Roots = u.identity.Roots
 		}
 	}
-	s, err := tlsstate.Client(ctx, nc, cfg)
-	if err != nil {
-		return err
-	}
-	u.conn, u.tls = s, s.Info()
-	return nil
+	return tlsstate.Client(ctx, nc, cfg)
 }
 
-func (d *dialler) login(ctx context.Context, u *Upstream, password config.Secret) error {
-	cfg := pgwire.LoginConfig{User: d.cfg.User, Database: d.database(), Password: password.Reveal(), Encrypted: u.tls != nil, ChannelBinding: d.binding}
-	if u.tls != nil {
-		cfg.EndpointBinding = u.tls.EndpointBinding
+func (d *dialler) login(ctx context.Context, u *Upstream, conn net.Conn, password config.Secret) error {
+	cfg := pgwire.LoginConfig{User: d.cfg.User, Database: d.database(), Password: password.Reveal(), ChannelBinding: d.binding}
+	if stream, ok := conn.(*tlsstate.Stream); ok {
+		cfg.Encrypted, cfg.EndpointBinding = true, stream.Info().EndpointBinding
 	}
 	deadline, _ := ctx.Deadline()
-	u.conn.SetDeadline(deadline)
-	stop := context.AfterFunc(ctx, func() { u.conn.SetDeadline(time.Unix(1, 0)) })
-	s, err := pgwire.Login(u.conn, cfg)
+	conn.SetDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	s, err := pgwire.Login(conn, cfg)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		return err
 	}
-	u.conn.SetDeadline(time.Time{})
+	conn.SetDeadline(time.Time{})
 	u.parameters, u.pid, u.secret, u.method = s.Parameters, s.PID, s.Secret, s.Method
 	return nil
 }
@@ -288,19 +300,26 @@ func (d *dialler) cancel(ctx context.Context, server config.Server, encrypted bo
 	}
 	defer func() { nc.Close() }()
 	if encrypted {
-		u := &Upstream{server: server}
-		if err := d.encrypt(ctx, u, nc); err != nil {
+		stream, err := d.encrypt(ctx, &Upstream{server: server}, nc)
+		if err != nil {
 			return err
 		}
-		nc = u.conn
+		nc = stream
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		nc.SetDeadline(deadline)
 	}
 	if _, err := nc.Write(pgwire.AppendCancelRequest(nil, pid, secret)); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errCancelUnknown, err)
 	}
 	var b [1]byte
-	nc.Read(b[:]) // the server says nothing and closes
-	return nil
+	_, err = nc.Read(b[:]) // the server says nothing and closes
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errCancelUnknown, err)
 }
+
+// errCancelUnknown: the request may have reached the server, which has not said
+// that it is through with it by closing the connection.
+var errCancelUnknown = errors.New("the outcome of the cancel request is not known")

@@ -81,17 +81,18 @@ func (e *end) transmit(out []byte) error {
 	return nil
 }
 
-// receive reads what is there and returns the plaintext of it, which lies in
-// room: what one read of at most 64 KiB brings. more is false when nothing was
-// there. io errors and the end of the stream come as errors; what was opened in
-// front of them is returned all the same.
+// receive reads once and returns the plaintext of what was there, which lies in
+// room: at most 64 KiB, and less if room, which must have place for a TLS record
+// that began before, is smaller. more is false when nothing was there. io errors
+// and the end of the stream come as errors; what was opened in front of them is
+// returned all the same.
 func (e *end) receive(room []byte) (plain []byte, more bool, err error) {
 	if e.tls == nil {
-		n, err := loop.Receive(e.fd, room[:readSize])
+		n, err := loop.Receive(e.fd, room[:min(len(room), readSize)])
 		return room[:n], n > 0, ended(n, err)
 	}
 	have := copy(room, e.tls.HeldIn())
-	n, err := loop.Receive(e.fd, room[have:have+readSize])
+	n, err := loop.Receive(e.fd, room[have:min(len(room), have+readSize)])
 	if err = ended(n, err); n == 0 {
 		return nil, false, err
 	}
@@ -161,35 +162,32 @@ func giveDescriptor(fd int) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// toLoop takes the connection out of the blocking world: from then on it is
-// bytes in and out of the returned end.
-func (u *Upstream) toLoop() (end, error) {
-	nc, e := u.conn, end{fd: -1}
-	if s, ok := u.conn.(*tlsstate.Stream); ok {
-		var err error
-		if nc, e.tls, err = s.Detach(); err != nil {
+// newEnd takes a connection that is logged in out of the blocking world: from
+// then on it is bytes in and out. It owns nc, which is closed on an error.
+func newEnd(nc net.Conn) (end, error) {
+	e := end{fd: -1}
+	if s, ok := nc.(*tlsstate.Stream); ok {
+		inner, tls, err := s.Detach()
+		if err != nil {
 			s.Close()
 			return e, err
 		}
+		nc, e.tls = inner, tls
 	}
 	var err error
 	e.fd, err = takeDescriptor(nc)
 	return e, err
 }
 
-// fromLoop is the way back.
-func (u *Upstream) fromLoop(e end) error {
-	nc, err := giveDescriptor(e.fd)
-	if err != nil {
-		return err
+// hangUp ends the connection as politely as can be done without waiting.
+func (e *end) hangUp(last []byte) {
+	if e.fd < 0 {
+		return
 	}
-	if u.raw, err = nc.(syscall.Conn).SyscallConn(); err != nil {
-		nc.Close()
-		return err
+	if len(e.unsent()) == 0 && e.send(nil, last) == nil && e.tls != nil && len(e.unsent()) == 0 {
+		if out, err := e.tls.AppendCloseNotify(nil); err == nil {
+			loop.Send(e.fd, out) // the server may be gone
+		}
 	}
-	u.conn = nc
-	if e.tls != nil {
-		u.conn = tlsstate.NewStream(nc, e.tls)
-	}
-	return nil
+	e.close()
 }

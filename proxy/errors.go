@@ -77,7 +77,7 @@ func failureOf(err error) *Failure {
 	case errors.As(err, &f):
 		return f
 	case errors.As(err, &server):
-		return &Failure{SQLState: server.Code, Message: server.Message, Hint: server.Hint, Reason: "server_refused"}
+		return &Failure{SQLState: server.Code, Message: server.Message, Hint: server.Hint, Retry: !lasting(err), Reason: "server_refused"}
 	case errors.As(err, &credential):
 		return &Failure{SQLState: codeConnectionRefused, Message: "the password of this route cannot be fetched", Hint: "the daemon's log says why", Retry: true, Reason: "no_password"}
 	case isTrust(err):
@@ -86,7 +86,11 @@ func failureOf(err error) *Failure {
 		return &Failure{SQLState: codeConnectionFailure, Message: inner(err), Reason: "login"}
 	case errors.Is(err, pgwire.ErrProtocol):
 		return &Failure{SQLState: codeProtocolViolation, Message: inner(err), Reason: "protocol"}
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, errGone):
+		return &Failure{SQLState: codeConnectionFailure, Message: "the function went away while it waited", Retry: true, Reason: "gone"}
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return errDescriptors()
+	case errors.Is(err, context.Canceled), errors.Is(err, errPoolClosed):
 		return &Failure{SQLState: codeShutdown, Message: "pghandoff is shutting down", Retry: true, Reason: "shutdown"}
 	}
 	var dial *dialError
@@ -184,13 +188,12 @@ func errOverLimit(uid uint32, setting string, n int) *Failure {
 	return &Failure{SQLState: codeTooMany, Message: fmt.Sprintf("uid %d is over its limit of %d", uid, n), Hint: "setting limits." + setting, Retry: true, Reason: "over_limit"}
 }
 
-// errDescriptors tells a lack of descriptors from other failures to make one.
-func errDescriptors(err error) error {
-	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-		return &Failure{SQLState: codeTooMany, Message: "the daemon is out of file descriptors", Hint: "raise its LimitNOFILE", Retry: true, Reason: "descriptors"}
-	}
-	return err
+func errDescriptors() *Failure {
+	return &Failure{SQLState: codeTooMany, Message: "the daemon is out of file descriptors", Hint: "raise its LimitNOFILE", Retry: true, Reason: "descriptors"}
 }
+
+// errGone: the function hung up before it was granted anything.
+var errGone = errors.New("the function went away")
 
 func errShutdown() *Failure {
 	return &Failure{SQLState: codeShutdown, Message: "terminating connection: pghandoff is shutting down", Retry: true, Reason: "shutdown"}

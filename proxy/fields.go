@@ -8,8 +8,6 @@ const (
 	fieldPeerPID    = "pid"
 	fieldServer     = "server"
 	fieldBackendPID = "backend_pid"
-	fieldIdentity   = "identity"
-	fieldGeneration = "generation"
 	fieldReason     = "reason"
 	fieldSocket     = "socket"
 	fieldWait       = "wait"

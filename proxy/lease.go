@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -12,7 +13,6 @@ import (
 
 	"pghandoff/pgwire"
 	"pghandoff/proxy/audit"
-	"pghandoff/proxy/loop"
 )
 
 // ask is what a function wants, whichever way it came.
@@ -52,23 +52,33 @@ type Lease struct {
 // upstream, parameters. The caller must end the lease by finish. Errors are
 // *Failure or go through failureOf.
 func (d *Daemon) grant(ctx context.Context, a ask) (*Lease, error) {
-	r, err := d.admit(&a)
-	if err != nil {
-		d.denied(&a, err)
-		return nil, err
-	}
 	if err := d.limits.take(a.peer.UID, limitLeases); err != nil {
 		d.denied(&a, err)
 		return nil, err
 	}
-	l, err := d.attach(ctx, r, a)
+	start := time.Now()
+	l, err := d.admitAndAttach(ctx, &a, start)
+	for errors.Is(err, errPoolClosed) && !d.draining.Load() {
+		l, err = d.admitAndAttach(ctx, &a, start) // a reload has put another pool in its place
+	}
 	if err != nil {
+		if errors.Is(err, context.Canceled) && !d.draining.Load() {
+			err = errGone
+		}
 		d.limits.give(a.peer.UID, limitLeases)
 		d.denied(&a, err)
 		return nil, err
 	}
 	d.leases.add(l)
 	return l, nil
+}
+
+func (d *Daemon) admitAndAttach(ctx context.Context, a *ask, start time.Time) (*Lease, error) {
+	r, err := d.admit(a)
+	if err != nil {
+		return nil, err
+	}
+	return d.attach(ctx, r, *a, start)
 }
 
 // announce writes down a grant, once the function has it: the disk and the
@@ -85,12 +95,8 @@ func (d *Daemon) admit(a *ask) (*Route, error) {
 	if r == nil || !a.door.shows(a.database) {
 		return nil, errNoRoute(a.database)
 	}
-	allowed := r.access.allows(a.peer)
-	if a.door.access != nil {
-		allowed = a.door.access.allows(a.peer)
-	}
 	switch {
-	case !allowed:
+	case !r.admits(a.door, a.peer):
 		return nil, errNotAllowed(a.peer, r.name)
 	case !r.acceptsUser(a.user):
 		return nil, &Failure{SQLState: codeNotAuthorized, Message: "user \"" + a.user + "\" may not be named on route \"" + r.name + "\"", Hint: "the route's users list says which", Reason: "wrong_user"}
@@ -99,7 +105,7 @@ func (d *Daemon) admit(a *ask) (*Route, error) {
 }
 
 // attach takes an upstream for the function and sets its parameters there.
-func (d *Daemon) attach(ctx context.Context, r *Route, a ask) (*Lease, error) {
+func (d *Daemon) attach(ctx context.Context, r *Route, a ask, start time.Time) (*Lease, error) {
 	settings, err := settingsOf(a.parameters, r.cfg.IgnoreStartupParameters)
 	if err != nil {
 		return nil, err
@@ -108,10 +114,9 @@ func (d *Daemon) attach(ctx context.Context, r *Route, a ask) (*Lease, error) {
 	if a.wait != nil {
 		wait = min(wait, *a.wait)
 	}
-	start := time.Now()
 	up := r.pool.takeIdle()
 	if up == nil {
-		if up, err = d.queue(ctx, r, &a, wait); err != nil {
+		if up, err = d.queue(ctx, r, &a, wait-time.Since(start)); err != nil {
 			return nil, err
 		}
 	}
@@ -162,6 +167,10 @@ func (l *Lease) set(settings []pgwire.Parameter) error {
 	if out.Refused != nil {
 		return out.Refused
 	}
+	if len(out.Done) != len(news) { // these are answers to something else
+		l.up.tracker.Spoil()
+		return &dialError{server: l.up.server.String(), err: pgwire.ErrProtocol}
+	}
 	return nil
 }
 
@@ -181,8 +190,8 @@ func (d *Daemon) recycle(l *Lease) {
 
 // relay carries the lease's bytes until it is over. It owns the function's
 // descriptor, which must be non-blocking.
-func (l *Lease) relay(on *loop.Loop, function int) ending {
-	b := newBridge(on, function, l.up)
+func (l *Lease) relay(function int) ending {
+	b := newBridge(function, l.up)
 	l.mu.Lock()
 	l.bridge, l.conn = b, nil
 	revoked := l.revoked
@@ -207,9 +216,9 @@ func (l *Lease) revoke(f *Failure, now bool) {
 	}
 }
 
-// event is the kind of event that an ending is.
-func (e ending) event() audit.Kind {
-	if e.outcome == endStopped {
+// kind is the event that an ending is in the audit.
+func (e ending) kind() audit.Kind {
+	if e.outcome == endStopped && (e.said == nil || e.said.Reason != reasonReleased) {
 		return audit.LeaseRevoked
 	}
 	return audit.LeaseReleased
@@ -217,31 +226,35 @@ func (e ending) event() audit.Kind {
 
 // finish ends a lease: it is over for the function, and its upstream is
 // cleaned or closed in the background.
-func (d *Daemon) finish(l *Lease, kind audit.Kind, outcome string) {
+func (d *Daemon) finish(l *Lease, end ending) {
 	l.mu.Lock()
 	l.released = true
 	l.mu.Unlock()
 	d.leases.remove(l)
 	d.limits.give(l.ask.peer.UID, limitLeases)
-	e := l.event(kind)
-	e.Outcome, e.DurationMS = outcome, time.Since(l.granted).Milliseconds()
+	e := l.event(end.kind())
+	e.Outcome, e.DurationMS = end.outcome, time.Since(l.granted).Milliseconds()
+	if end.said != nil {
+		e.Outcome, e.SQLState, e.Message = end.said.Reason, end.said.SQLState, end.said.Message
+	}
 	if l.bridge != nil {
-		e.BytesIn, e.BytesOut, e.Transactions = l.bridge.in, l.bridge.out, l.bridge.transactions
+		e.BytesIn, e.BytesOut, e.Transactions = l.bridge.in, l.bridge.out, l.up.tracker.Transactions()
 	}
 	d.trail.Record(e)
-	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Str(fieldReason, outcome).Msg("lease ended")
-	d.work.Go(func() { d.settle(l) }) // ends within the limits of settle and clean; Run waits for it
+	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Str(fieldReason, e.Outcome).Msg("lease ended")
+	serverGone := end.outcome == endServerClosed || end.outcome == endServerFault
+	d.work.Go(func() { d.settle(l, serverGone) }) // ends within the limits of settle and clean; Run waits for it
 }
 
 // settle stops what the backend still does for a function that is gone, then
 // recycles the upstream.
-func (d *Daemon) settle(l *Lease) {
-	if !l.up.tracker.Quiet() && len(l.up.secret) > 0 {
+func (d *Daemon) settle(l *Lease, serverGone bool) {
+	if !serverGone && !l.up.tracker.Quiet() && len(l.up.secret) > 0 {
 		// A query may be running and nobody waits for it any more; closing the
 		// connection alone would leave it running, and its locks held.
 		ctx, cancel := context.WithTimeout(d.base, settingPatience)
 		defer cancel()
-		if err := l.route.dialler.cancel(ctx, l.up.server, l.up.tls != nil, l.up.pid, l.up.secret); err != nil {
+		if err := l.route.dialler.cancel(ctx, l.up.server, l.up.end.tls != nil, l.up.pid, l.up.secret); err != nil {
 			d.log.Debug().Err(err).Str(fieldLease, l.id).Msg("cancel of an abandoned query")
 		}
 	}

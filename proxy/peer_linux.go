@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -40,8 +42,33 @@ func peerOf(c *net.UnixConn) (*Peer, error) {
 	if inner != nil {
 		return nil, fmt.Errorf("peer credentials: %w", inner)
 	}
-	p.HostRoot = p.UID == 0 && sameNamespace(p.PID, "user") && sameNamespace(p.PID, "pid")
+	if p.UID == 0 {
+		if err := raw.Control(func(fd uintptr) { p.HostRoot = isHostRoot(int(fd), p.PID) }); err != nil {
+			return nil, fmt.Errorf("peer credentials: %w", err)
+		}
+	}
 	return p, nil
+}
+
+// isHostRoot reports whether process pid, the peer of socket fd, is in our user
+// and pid namespaces. That is looked up by its number, so the process is pinned
+// meanwhile by a pidfd: should it have ended, its number may be another's.
+// Before Linux 6.5 sockets have none, and the number has to do.
+func isHostRoot(fd int, pid int32) bool {
+	pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if err == nil {
+		defer unix.Close(pidfd)
+	} else if err != unix.ENOPROTOOPT {
+		return false // it has ended
+	}
+	if !sameNamespaces(pid) {
+		return false
+	}
+	if err == unix.ENOPROTOOPT {
+		return true
+	}
+	err = unix.PidfdSendSignal(pidfd, 0, nil, 0)
+	return err == nil || err == unix.EPERM
 }
 
 func (p *Peer) read(fd int) error {
@@ -54,15 +81,42 @@ func (p *Peer) read(fd int) error {
 	return err
 }
 
-// sameNamespace reports whether process pid is in our namespace of that kind.
+// sameNamespaces reports whether process pid is in our user and pid namespaces.
 // What cannot be determined is not the same.
-func sameNamespace(pid int32, kind string) bool {
-	own := ownNamespaces()
-	if pid <= 0 || own[kind] == (namespace{}) {
+func sameNamespaces(pid int32) bool {
+	if pid <= 0 {
 		return false
 	}
-	theirs, err := namespaceOf(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
-	return err == nil && theirs == own[kind]
+	for kind, own := range ownNamespaces() {
+		theirs, err := namespaceOf(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
+		switch {
+		case err == unix.EACCES || err == unix.EPERM:
+			return looksSame(pid) // a daemon without rights may not look at root
+		case err != nil || theirs != own:
+			return false
+		}
+	}
+	return true
+}
+
+// looksSame compares what every user may read of process pid: it has a pid in
+// one namespace only, that of our /proc, and its user ids are mapped as ours.
+func looksSame(pid int32) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	_, pids, found := strings.Cut(string(status), "\nNSpid:")
+	pids, _, _ = strings.Cut(pids, "\n")
+	if !found || len(strings.Fields(pids)) != 1 {
+		return false
+	}
+	theirs, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	if err != nil {
+		return false
+	}
+	ours, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && bytes.Equal(ours, theirs)
 }
 
 // namespace is what tells two namespaces apart (namespaces(7)).
@@ -76,7 +130,8 @@ func namespaceOf(path string) (namespace, error) {
 	return namespace{dev: uint64(st.Dev), ino: st.Ino}, nil
 }
 
-// ownNamespaces never change in this process; one that cannot be read is zero.
+// ownNamespaces never change in this process; one that cannot be read is zero,
+// and equal to no other.
 var ownNamespaces = sync.OnceValue(func() map[string]namespace {
 	own := map[string]namespace{}
 	for _, kind := range []string{"user", "pid"} {

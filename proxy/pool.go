@@ -26,7 +26,7 @@ type pool struct {
 	failure  *failedDial // nil once a dial has succeeded
 	closed   bool
 	ctx      context.Context // of run: ends the dials
-	work     sync.WaitGroup  // dials and closings
+	work     sync.WaitGroup  // run and dials
 	wake     chan struct{}   // capacity 1: look again
 }
 
@@ -107,6 +107,9 @@ func (p *pool) take(ctx context.Context, wait time.Duration, notice func()) (*Up
 	}
 }
 
+// errPoolClosed: a reload has replaced the pool, or the daemon stops.
+var errPoolClosed = errors.New("pool is closed")
+
 // errPoolFullNow is replaced by a Failure that says how long was waited.
 var errPoolFullNow = errors.New("no upstream is free")
 
@@ -114,7 +117,7 @@ func (p *pool) full(start time.Time) error {
 	p.mu.Lock()
 	failure := p.failure
 	p.mu.Unlock()
-	if failure != nil {
+	if failure != nil && time.Now().Before(failure.until) {
 		return failure.err
 	}
 	return errPoolFull(p.route, time.Since(start), p.cfg.Max)
@@ -126,7 +129,7 @@ func (p *pool) claim(first, mayWait bool) (granted, *waiter) {
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return granted{err: errShutdown()}, nil
+		return granted{err: errPoolClosed}, nil
 	case len(p.idle) > 0 && (first || len(p.waiters) == 0):
 		u := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
@@ -219,13 +222,13 @@ func (p *pool) give(u *Upstream) {
 	p.nudge()
 }
 
-// drop closes an upstream, in the background, and fills its place.
+// drop closes an upstream and fills its place.
 func (p *pool) drop(u *Upstream, reason string) {
 	p.mu.Lock()
 	p.open--
 	p.fillLocked()
 	p.mu.Unlock()
-	p.work.Go(u.close) // ends within closePatience; close waits for it
+	u.close()
 	p.on.closed(u, reason)
 }
 
@@ -248,14 +251,14 @@ func (p *pool) counts() (idle, leased, dialling, waiting int, last error) {
 }
 
 // close drops what is idle, refuses who waits and ends the dials. Leased
-// upstreams are closed when they come back. It waits for dials and closings.
+// upstreams are closed when they come back. It waits for dials.
 func (p *pool) close() {
 	p.mu.Lock()
 	idle, waiters := p.idle, p.waiters
 	p.idle, p.waiters, p.closed = nil, nil, true
 	p.mu.Unlock()
 	for _, w := range waiters {
-		w.ch <- granted{err: errShutdown()}
+		w.ch <- granted{err: errPoolClosed}
 	}
 	for _, u := range idle {
 		p.drop(u, "shutdown")

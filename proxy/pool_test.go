@@ -6,7 +6,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,20 +42,13 @@ func (f *fakeServer) dial(ctx context.Context) (*Upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours, err := giveDescriptor(fd)
-	if err != nil {
-		return nil, err
-	}
 	other, err := net.FileConn(theirs)
 	theirs.Close()
 	if err != nil {
 		return nil, err
 	}
 	f.ends = append(f.ends, other)
-	u := &Upstream{conn: ours, pid: uint32(len(f.ends)), opened: time.Now(), tracker: pgwire.NewTracker('I')}
-	if u.raw, err = ours.(syscall.Conn).SyscallConn(); err != nil {
-		return nil, err
-	}
+	u := &Upstream{end: end{fd: fd}, pid: uint32(len(f.ends)), opened: time.Now(), tracker: pgwire.NewTracker('I')}
 	if f.lives > 0 {
 		u.retire = u.opened.Add(f.lives)
 	}
@@ -305,7 +297,7 @@ func TestPoolAbsorbsOrDropsWhatArrivesUnasked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer u.conn.Close()
+			defer u.close()
 			defer f.ends[0].Close()
 			f.ends[0].Write(c.said)
 			if got := u.fit(); got != c.kept {
@@ -342,6 +334,65 @@ func TestPoolNeverExceedsMax(t *testing.T) {
 		all.Wait()
 		if f.most.Load() > 7 {
 			t.Errorf("%d upstreams at a time", f.most.Load())
+		}
+	})
+}
+
+func TestPoolOneFailedDialRefusesNobodyWhoseDialGoesOn(t *testing.T) {
+	f := &fakeServer{delay: time.Second}
+	refused := &pgwire.ServerError{Notice: pgwire.Notice{Severity: "FATAL", Code: "53300", Message: "too many clients"}}
+	withPool(t, config.Pool{MinIdle: 0, Max: 4}, f, func(t *testing.T, p *pool) {
+		first := true
+		p.make = func(ctx context.Context) (*Upstream, error) {
+			f.mu.Lock()
+			fail := first
+			first = false
+			f.mu.Unlock()
+			if fail {
+				time.Sleep(100 * time.Millisecond) // the other is under way by then
+				return nil, refused
+			}
+			return f.dial(ctx)
+		}
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				u, err := p.take(t.Context(), time.Minute, nil)
+				if err != nil {
+					t.Errorf("got %v", err)
+					return
+				}
+				p.give(u)
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestPoolDelayGrowsOnceForDialsThatFailTogether(t *testing.T) {
+	gone := &net.OpError{Op: "dial", Err: unix.ECONNREFUSED}
+	f := &fakeServer{err: gone, delay: 10 * time.Millisecond}
+	withPool(t, config.Pool{MinIdle: 4, Max: 4}, f, func(t *testing.T, p *pool) {
+		settle(20 * time.Millisecond)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if n := f.dials.Load(); n != 4 || p.failure.delay != firstDelay {
+			t.Errorf("after %d dials the delay is %s", n, p.failure.delay)
+		}
+	})
+}
+
+func TestPoolDropsOldUpstreamsBeyondMinIdle(t *testing.T) {
+	f := &fakeServer{lives: time.Minute}
+	withPool(t, config.Pool{MinIdle: 0, Max: 4}, f, func(t *testing.T, p *pool) {
+		u, err := p.take(t.Context(), time.Second, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.give(u)
+		settle(2 * time.Minute)
+		if idle, _, _, _, _ := p.counts(); idle != 0 {
+			t.Errorf("%d idle after twice their lifetime", idle)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func (p *pool) run(ctx context.Context) {
 // something take it in.
 func (p *pool) inspect() {
 	now := time.Now()
-	var dead, idleLong, told []*Upstream
+	var dead, idleLong, old, told []*Upstream
 	p.mu.Lock()
 	kept := p.idle[:0]
 	spare := len(p.idle) - p.cfg.MinIdle
@@ -45,6 +45,9 @@ func (p *pool) inspect() {
 			dead = append(dead, u)
 		case verdictIdle:
 			idleLong = append(idleLong, u)
+			spare--
+		case verdictOld:
+			old = append(old, u)
 			spare--
 		case verdictTold:
 			told = append(told, u)
@@ -61,6 +64,9 @@ func (p *pool) inspect() {
 	for _, u := range idleLong {
 		p.drop(u, "idle_timeout")
 	}
+	for _, u := range old {
+		p.drop(u, "max_lifetime")
+	}
 	for _, u := range told {
 		if u.absorb() {
 			p.give(u)
@@ -76,6 +82,7 @@ const (
 	verdictKeep verdict = iota
 	verdictDead
 	verdictIdle
+	verdictOld
 	verdictTold
 )
 
@@ -85,6 +92,9 @@ func (p *pool) verdict(u *Upstream, now time.Time, spare bool) verdict {
 		return verdictDead
 	case peekBytes:
 		return verdictTold
+	}
+	if spare && u.retired(now) { // the others are replaced first
+		return verdictOld
 	}
 	if spare && p.cfg.IdleTimeout > 0 && now.Sub(u.idleFrom) > p.cfg.IdleTimeout.Std() {
 		return verdictIdle
@@ -139,7 +149,7 @@ func (p *pool) dropOldLocked(now time.Time) {
 	u := p.idle[i]
 	p.idle = slices.Delete(p.idle, i, i+1)
 	p.open--
-	p.work.Go(u.close)
+	u.close()
 	p.on.closed(u, "max_lifetime")
 }
 
@@ -174,7 +184,7 @@ func (p *pool) failedToDial(err error) {
 	p.failure = nextFailure(p.failure, err)
 	retryIn := time.Until(p.failure.until)
 	var told []*waiter
-	if p.open == 0 {
+	if p.open == 0 && p.dialling == 0 {
 		told, p.waiters = p.waiters, nil
 	}
 	p.mu.Unlock()
@@ -193,7 +203,11 @@ func nextFailure(before *failedDial, err error) *failedDial {
 		first, last = firstLastingDelay, lastLastingDelay
 	}
 	delay := first
-	if before != nil {
+	switch {
+	case before == nil:
+	case time.Now().Before(before.until): // one of several dials at once
+		delay = min(max(before.delay, first), last)
+	default:
 		delay = min(max(before.delay*2, first), last)
 	}
 	shaken := time.Duration(float64(delay) * (0.8 + 0.4*rand.Float64()))

@@ -25,6 +25,9 @@ const (
 	endStopped        = "stopped"        // by the daemon
 )
 
+// reasonReleased is the reason of an ending that the function has asked for.
+const reasonReleased = "released"
+
 // drainPatience is how long the answers may take that a gone function does not
 // read any more, and how long a last word may wait for room.
 const drainPatience = 2 * time.Second
@@ -33,12 +36,12 @@ const drainPatience = 2 * time.Second
 // run and stop belongs to the loop.
 type bridge struct {
 	loop     *loop.Loop
-	function end // owned
-	server   end // handed back by run
+	function end  // owned
+	server   *end // that of up
 	up       *Upstream
 	done     chan ending // capacity 1
 
-	in, out, transactions uint64 // bytes from and to the function, answers
+	in, out uint64 // bytes from and to the function
 
 	gone     *ending  // the function sends no more, and why
 	deaf     bool     // the function does not listen any more
@@ -49,26 +52,19 @@ type bridge struct {
 }
 
 // newBridge owns the function's descriptor.
-func newBridge(l *loop.Loop, function int, up *Upstream) *bridge {
-	return &bridge{loop: l, function: end{fd: function}, up: up, done: make(chan ending, 1)}
+func newBridge(function int, up *Upstream) *bridge {
+	return &bridge{loop: up.loop, function: end{fd: function}, server: &up.end, up: up, done: make(chan ending, 1)}
 }
 
 // run blocks until the lease is over and says why. Nothing of the session is in
 // flight any more when it returns, and the function's descriptor is closed.
 func (b *bridge) run() ending {
-	server, err := b.up.toLoop()
-	b.server = server
-	if err != nil || !b.loop.Post(b.begin) {
+	if !b.loop.Post(b.begin) {
 		b.function.close()
 		b.up.tracker.Spoil()
-		b.server.close()
 		return ending{outcome: endServerClosed}
 	}
-	result := <-b.done
-	if err := b.up.fromLoop(b.server); err != nil {
-		b.up.tracker.Spoil()
-	}
-	return result
+	return <-b.done
 }
 
 // stop ends the lease with a last word for the function: when the session is
@@ -121,7 +117,7 @@ func (f functionSide) Ready(e loop.Events) {
 	switch {
 	case b.over || e&(loop.Readable|loop.Closed) == 0:
 	case b.gone == nil && len(b.server.unsent()) == 0:
-		b.fromFunction()
+		b.fromFunction(e&loop.Closed == 0)
 	case e&loop.Closed != 0:
 		b.deafen()
 	}
@@ -142,10 +138,15 @@ func (s serverSide) Ready(e loop.Events) {
 	}
 }
 
-// fromFunction takes what the function has sent, once, to the server.
-func (b *bridge) fromFunction() {
+// fromFunction takes what the function has sent, once, to the server. listens
+// says that it has closed at most its own direction: then it may be waiting for
+// answers.
+func (b *bridge) fromFunction(listens bool) {
 	n, err := loop.Receive(b.function.fd, b.loop.In[:readSize])
 	if err = ended(n, err); err != nil {
+		if !listens {
+			b.deaf, b.function.pending = true, nil
+		}
 		b.functionGone(ending{outcome: endFunctionClosed})
 		return
 	}
@@ -182,22 +183,16 @@ func (b *bridge) fromServer() {
 		b.serverGone(err)
 		return
 	}
-	if t := b.server.tls; t != nil && t.Owes() && len(b.server.unsent()) == 0 {
-		if b.server.send(b.loop.Out, nil) != nil {
-			b.unheard()
-			return
-		}
-		b.want()
+	if b.up.answer() != nil {
+		b.unheard()
+		return
 	}
+	b.want()
 }
 
 // deliver gives the function what the server said.
 func (b *bridge) deliver(p []byte) {
-	owed := b.up.tracker.Owed()
 	n, fault := b.up.tracker.Backend(p)
-	if answered := owed - b.up.tracker.Owed(); answered > 0 {
-		b.transactions += uint64(answered)
-	}
 	for _, r := range b.up.tracker.TakeReported() {
 		b.up.parameters.set(r)
 	}
@@ -223,21 +218,30 @@ func (b *bridge) review() {
 	case b.over:
 	case b.stopping != nil && b.restful():
 		b.finish(ending{endStopped, b.stopping})
-	case b.gone != nil && b.up.tracker.Quiet() && (b.deaf || len(b.function.pending) == 0):
+	case b.gone == nil:
+	case b.up.tracker.Quiet() && (b.deaf || len(b.function.pending) == 0):
 		b.finish(*b.gone)
+	case !b.up.tracker.Settling(): // nobody knows any more what is still to come
+		if b.deaf {
+			b.finish(*b.gone)
+		} else {
+			b.expire(*b.gone)
+		}
 	}
 }
 
 // functionGone notes that the function sends no more. The server may finish
-// what it owes, for a while, if it alone can make the session quiet; otherwise
-// the lease ends now.
+// what it owes, if it alone can make the session quiet, and for as long as the
+// function listens; otherwise the lease ends now.
 func (b *bridge) functionGone(why ending) {
 	b.gone = &why
 	switch {
 	case b.up.tracker.Quiet():
 		b.review()
 	case b.up.tracker.Settling():
-		b.expire(*b.gone)
+		if b.deaf {
+			b.expire(why)
+		}
 	default:
 		b.finish(why)
 	}
@@ -251,6 +255,9 @@ func (b *bridge) deafen() {
 	if b.lost != nil {
 		b.finish(*b.lost)
 		return
+	}
+	if b.gone != nil {
+		b.expire(*b.gone)
 	}
 	b.want()
 	b.review()
@@ -326,6 +333,9 @@ func (b *bridge) want() {
 	}
 	if len(b.function.pending) > 0 {
 		function |= loop.Writable
+	}
+	if !b.deaf {
+		function |= loop.Closed
 	}
 	if b.lost == nil && len(b.function.pending) == 0 {
 		server |= loop.Readable

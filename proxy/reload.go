@@ -18,11 +18,11 @@ import (
 func (d *Daemon) Reload() error {
 	d.reload.Lock()
 	defer d.reload.Unlock()
+	if d.draining.Load() || d.base == nil {
+		return errors.New("the daemon is starting or stopping: nothing is reloaded")
+	}
 	if err := d.trail.Reopen(); err != nil {
 		d.log.Error().Err(err).Msg("the audit file stays the old one")
-	}
-	if d.options.Load == nil {
-		return errors.New("this daemon was started with a URL: there is no configuration file to reload")
 	}
 	if err := d.reloadTable(); err != nil {
 		d.log.Error().Err(err).Msg("reload refused, the old configuration stays")
@@ -34,6 +34,9 @@ func (d *Daemon) Reload() error {
 }
 
 func (d *Daemon) reloadTable() error {
+	if d.options.Load == nil {
+		return errors.New("this daemon was started with a URL: there is no configuration file to reload")
+	}
 	cfg, err := d.options.Load()
 	if err != nil {
 		return err

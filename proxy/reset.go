@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"pghandoff/pgwire"
@@ -14,9 +17,12 @@ const resetPatience = 5 * time.Second
 // resetPatience and belongs in the background.
 func (u *Upstream) clean(reset string) (unfit string) {
 	u.cancels.Wait() // no cancel may hit the next function
+	if u.doubtful.Load() {
+		return "a cancel may be under way"
+	}
 	if u.tracker.Status() != 'I' {
 		out, err := u.exchange(pgwire.AppendQuery(nil, "ROLLBACK"), 1, resetPatience)
-		if err != nil || out.Refused != nil || out.Status != 'I' {
+		if err != nil || out.Refused != nil || out.Status != 'I' || !slices.Equal(out.Done, []string{"ROLLBACK"}) {
 			return "rollback did not succeed"
 		}
 	}
@@ -26,13 +32,18 @@ func (u *Upstream) clean(reset string) (unfit string) {
 	case "none":
 		return ""
 	}
-	// DISCARD ALL ends with no role set. A role that the server itself sets at
-	// login (ALTER ROLE … SET role) comes back by RESET ROLE.
-	script := pgwire.AppendQuery(nil, "DISCARD ALL")
-	script = pgwire.AppendQuery(script, "RESET ROLE")
-	out, err := u.exchange(script, 2, resetPatience)
-	if err != nil || out.Refused != nil || out.Status != 'I' {
+	out, err := u.exchange(discardScript(), 2, resetPatience)
+	if err != nil || out.Refused != nil || out.Status != 'I' || !slices.Equal(out.Done, []string{"DISCARD ALL", "RESET", "SELECT 1"}) {
 		return "reset did not succeed"
 	}
 	return ""
+}
+
+// discardScript brings a session back to where its login left it. DISCARD ALL
+// ends with no role set, so that one which the server itself sets at login
+// (ALTER ROLE … SET role) has to come back by RESET ROLE; and it leaves the
+// seed of random(), by which one function could foretell the next one's numbers.
+func discardScript() []byte {
+	script := pgwire.AppendQuery(nil, "DISCARD ALL")
+	return pgwire.AppendQuery(script, fmt.Sprintf("RESET ROLE; SELECT pg_catalog.setseed(%.17f)", rand.Float64()*2-1))
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"pghandoff/certs"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
+	"pghandoff/proxy/loop"
 )
 
 // Route is a named way to a database: its dialler, its pool and who may use it.
@@ -29,15 +31,16 @@ type Route struct {
 // are not counted as upstreams.
 const cancelBudget = 16
 
-func newRoute(name string, cfg config.Route, identities map[string]*certs.Identity, own uint32, trail *audit.Log, log zerolog.Logger) (*Route, error) {
+func newRoute(name string, cfg config.Route, identities map[string]*certs.Identity, loops func() *loop.Loop, trail *audit.Log, log zerolog.Logger) (*Route, error) {
 	r := &Route{name: name, cfg: cfg, cancels: make(chan struct{}, cancelBudget)}
 	var err error
-	if r.access, err = newAccess(own, cfg.Allow); err != nil {
+	if r.access, err = newAccess(uint32(os.Geteuid()), cfg.Allow); err != nil {
 		return nil, fmt.Errorf("routes.%s.%w", name, err)
 	}
 	if r.dialler, err = newDialler(name, cfg, identities); err != nil {
 		return nil, fmt.Errorf("routes.%s: %w", name, err)
 	}
+	r.dialler.loops = loops
 	log = log.With().Str(fieldRoute, name).Logger()
 	r.pool = newPool(name, cfg.Pool, r.dialler.dial, poolEvents{
 		opened: func(u *Upstream) {
@@ -76,6 +79,14 @@ func (r *Route) same(cfg config.Route) bool {
 	a, b := r.cfg, cfg
 	a.Allow, b.Allow, a.Users, b.Users = nil, nil, nil, nil
 	return reflect.DeepEqual(a, b)
+}
+
+// admits reports whether the rules let a peer use the route through this door.
+func (r *Route) admits(o *door, p *Peer) bool {
+	if o.access != nil {
+		return o.access.allows(p)
+	}
+	return r.access.allows(p)
 }
 
 // acceptsUser reports whether a function may name this user.

@@ -109,9 +109,7 @@ func (s *session) serve(ctx context.Context) {
 		s.abandon(err)
 	case st.Kind == pgwire.CancelRequest:
 		s.abandonLease("cancel request")
-		if len(st.Secret) == 4 {
-			s.d.cancel(ctx, s.peer, st.PID, binary.BigEndian.Uint32(st.Secret))
-		}
+		s.cancel(ctx, &st)
 	default:
 		s.start(ctx, &st)
 	}
@@ -133,7 +131,7 @@ func (s *session) abandon(err error) {
 
 func (s *session) abandonLease(why string) {
 	if s.lease != nil {
-		s.d.finish(s.lease, ending{}.event(), why)
+		s.d.finish(s.lease, ending{outcome: why})
 	}
 }
 
@@ -143,10 +141,27 @@ func (s *session) tell(f *Failure) {
 	s.conn.Write(pgwire.AppendError(nil, f.notice())) // it may be gone
 }
 
-// refuse answers whatever comes with an error.
+// refusalPatience is how long a connection over the limit may take to send its
+// start-up packet.
+const refusalPatience = time.Second
+
+// refuse answers a start-up message with an error. A cancel request is served:
+// it must get through just when there is too much of everything.
 func (s *session) refuse(ctx context.Context, f *Failure) {
-	if st, err := s.receiveStartup(ctx); err == nil && st.Kind == pgwire.StartupMessage {
-		s.tell(f)
+	ctx, cancel := context.WithTimeout(ctx, refusalPatience)
+	defer cancel()
+	st, err := s.receiveStartup(ctx)
+	if err == nil && st.Kind == pgwire.CancelRequest {
+		s.cancel(context.WithoutCancel(ctx), &st)
+		return
+	}
+	s.tell(f)
+}
+
+// cancel serves a cancel request.
+func (s *session) cancel(ctx context.Context, st *pgwire.Startup) {
+	if len(st.Secret) == 4 {
+		s.d.cancel(ctx, s.peer, st.PID, binary.BigEndian.Uint32(st.Secret))
 	}
 }
 
@@ -171,16 +186,15 @@ func (s *session) start(ctx context.Context, st *pgwire.Startup) {
 		s.d.announce(l)
 	}
 	if err != nil {
-		s.d.finish(l, ending{}.event(), endFunctionClosed)
+		s.d.finish(l, ending{outcome: endFunctionClosed})
 		return
 	}
 	fd, err := takeDescriptor(s.conn)
 	if err != nil {
-		s.d.finish(l, ending{}.event(), "no descriptor")
+		s.d.finish(l, ending{outcome: "no descriptor"})
 		return
 	}
-	end := l.relay(s.d.nextLoop(), fd)
-	s.d.finish(l, end.event(), end.outcome)
+	s.d.finish(l, l.relay(fd))
 }
 
 // greet returns what comes before the parameters. A notice about a long wait
@@ -228,7 +242,7 @@ func (s *session) noticeWait(greeting *[]byte, route string) {
 func (s *session) adopt(st *pgwire.Startup, database string, named bool) (*Lease, error) {
 	l := s.lease
 	if named && database != l.route.name {
-		s.d.finish(l, ending{}.event(), "wrong database")
+		s.d.finish(l, ending{outcome: "wrong database"})
 		return nil, &Failure{SQLState: codeNoSuchDatabase, Message: fmt.Sprintf("this descriptor is a lease of route %q, not of %q", l.route.name, database), Reason: "no_route"}
 	}
 	settings, err := settingsOf(st.Parameters, l.route.cfg.IgnoreStartupParameters)
@@ -239,32 +253,28 @@ func (s *session) adopt(st *pgwire.Startup, database string, named bool) (*Lease
 			return l, nil
 		}
 	}
-	s.d.finish(l, ending{}.event(), failureOf(err).Reason)
+	s.d.finish(l, ending{outcome: failureOf(err).Reason})
 	return nil, err
 }
 
-// watchHangup returns a context that ends when the peer of c closes it. stop
-// must be called; then nobody reads c any more and its read deadline is unset.
-// Nothing is taken from c.
+// watchHangup returns a context that ends, with errGone, when the peer of c has
+// closed it in both directions. stop must be called; then nobody watches c any
+// more and its read deadline is unset. Nothing is taken from c.
 func watchHangup(ctx context.Context, c *net.UnixConn) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	raw, err := c.SyscallConn()
 	if err != nil {
-		cancel()
-		return ctx, cancel
+		cancel(err)
+		return ctx, func() {}
 	}
 	done := make(chan struct{})
 	go func() { // ended by stop's deadline
 		defer close(done)
 		raw.Read(func(fd uintptr) bool {
-			var b [1]byte
-			n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			if err == unix.EAGAIN || err == unix.EINTR {
-				return false
+			if !hungUp(int(fd)) {
+				return false // until something happens on c
 			}
-			if n <= 0 {
-				cancel()
-			}
+			cancel(errGone)
 			return true
 		})
 	}()
@@ -272,6 +282,14 @@ func watchHangup(ctx context.Context, c *net.UnixConn) (_ context.Context, stop 
 		c.SetReadDeadline(time.Unix(1, 0))
 		<-done
 		c.SetReadDeadline(time.Time{})
-		cancel()
+		cancel(nil)
 	}
+}
+
+// hungUp reports whether the other side of a Unix socket is gone. One that has
+// only shut down its sending direction is not: it may wait for an answer.
+func hungUp(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd)}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }

@@ -196,7 +196,7 @@ func TestStartupParameters(t *testing.T) {
 func TestCancel(t *testing.T) {
 	pg := testpg.Start(t)
 	d := serve(t, pg, settings{Pool: "min_idle: 1, max: 1"})
-	for range 20 {
+	for range 10 {
 		r := d.session()
 		r.send(message('Q', "select pg_sleep(60)\x00"))
 		waitBusy(t, pg.Psql)
@@ -224,7 +224,7 @@ func TestCancel(t *testing.T) {
 			forwarded++
 		}
 	}
-	if forwarded < 20 {
+	if forwarded < 10 {
 		t.Errorf("%d cancels in the audit", forwarded)
 	}
 }
