@@ -199,6 +199,9 @@ func (t *Tracker) Backend(p []byte) (n int, err error) {
 				return n, nil
 			}
 			if err := t.announced(); err != nil {
+				if used == headerLen { // none of it is forwarded
+					t.back.have = 0
+				}
 				return start, err
 			}
 		}

@@ -21,6 +21,7 @@ type exchange struct {
 
 var (
 	errNoAnswer  = errors.New("the server did not answer in time")
+	errMore      = errors.New("the server said more than was asked")
 	errLoopEnded = errors.New("the event loop has ended")
 )
 
@@ -79,7 +80,11 @@ func (x *exchange) Ready(e loop.Events) {
 	case scriptErr != nil:
 		x.finish(scriptErr)
 	case done:
-		x.finish(x.after(rest))
+		if u.note(rest) {
+			x.finish(nil)
+		} else {
+			x.finish(errMore)
+		}
 	case err != nil:
 		x.finish(fmt.Errorf("read from server: %w", err))
 	default:
@@ -89,15 +94,6 @@ func (x *exchange) Ready(e loop.Events) {
 			x.finish(err)
 		}
 	}
-}
-
-// after takes in what the server said behind the script's end.
-func (x *exchange) after(rest []byte) error {
-	reported, err := pgwire.Unasked(rest)
-	for _, p := range reported {
-		x.up.parameters.set(p)
-	}
-	return err
 }
 
 // answer sends what the record layer owes.

@@ -28,9 +28,14 @@ const (
 // reasonReleased is the reason of an ending that the function has asked for.
 const reasonReleased = "released"
 
-// drainPatience is how long the answers may take that a gone function does not
-// read any more, and how long a last word may wait for room.
-const drainPatience = 2 * time.Second
+const (
+	// drainPatience is how long the answers may take that a gone function does
+	// not read any more.
+	drainPatience = 2 * time.Second
+	// lastWordsPatience is how long a function may take to read what a server
+	// said that is gone.
+	lastWordsPatience = 30 * time.Second
+)
 
 // bridge relays between a function and an upstream on an event loop. All but
 // run and stop belongs to the loop.
@@ -90,7 +95,7 @@ type (
 	serverSide   struct{ *bridge }
 )
 
-// begin adds both ends to the loop. What the server said before is first.
+// begin adds both ends to the loop.
 func (b *bridge) begin() {
 	var err error
 	if b.function.token, err = b.loop.Add(b.function.fd, functionSide{b}, loop.Readable); err == nil {
@@ -100,11 +105,6 @@ func (b *bridge) begin() {
 		b.up.tracker.Spoil()
 		b.finish(ending{endStopped, &Failure{SQLState: codeTooMany, Message: "the daemon is out of resources", Retry: true, Reason: "descriptors"}})
 		return
-	}
-	if t := b.server.tls; t != nil && len(t.HeldPlain()) > 0 {
-		p := append([]byte(nil), t.HeldPlain()...)
-		t.HoldPlain(nil)
-		b.deliver(p)
 	}
 }
 
@@ -225,7 +225,7 @@ func (b *bridge) review() {
 		if b.deaf {
 			b.finish(*b.gone)
 		} else {
-			b.expire(*b.gone)
+			b.expire(*b.gone, drainPatience)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func (b *bridge) functionGone(why ending) {
 		b.review()
 	case b.up.tracker.Settling():
 		if b.deaf {
-			b.expire(why)
+			b.expire(why, drainPatience)
 		}
 	default:
 		b.finish(why)
@@ -257,7 +257,7 @@ func (b *bridge) deafen() {
 		return
 	}
 	if b.gone != nil {
-		b.expire(*b.gone)
+		b.expire(*b.gone, drainPatience)
 	}
 	b.want()
 	b.review()
@@ -271,7 +271,7 @@ func (b *bridge) unheard() {
 		b.gone = &ending{outcome: endServerClosed}
 	}
 	b.server.keep(nil)
-	b.expire(ending{outcome: endServerClosed})
+	b.expire(ending{outcome: endServerClosed}, drainPatience)
 	b.want()
 }
 
@@ -293,7 +293,7 @@ func (b *bridge) lose(why ending) {
 		b.finish(why)
 		return
 	}
-	b.expire(why)
+	b.expire(why, lastWordsPatience)
 	b.want()
 }
 
@@ -349,11 +349,15 @@ func (b *bridge) want() {
 	}
 }
 
-// expire ends the lease after drainPatience, whatever is missing then.
-func (b *bridge) expire(why ending) {
-	if b.timer == nil && !b.over {
-		b.timer = time.AfterFunc(drainPatience, func() { b.loop.Post(func() { b.finish(why) }) }) // stopped by finish
+// expire ends the lease after a while, whatever is missing then.
+func (b *bridge) expire(why ending, patience time.Duration) {
+	if b.over {
+		return
 	}
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.timer = time.AfterFunc(patience, func() { b.loop.Post(func() { b.finish(why) }) }) // stopped by finish
 }
 
 // finish takes both ends out of the loop, gives the function its last word and

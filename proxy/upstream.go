@@ -72,23 +72,30 @@ func (u *Upstream) peek() peeked {
 // fit to be handed out; a notification, an error, or half a message make it
 // unfit.
 func (u *Upstream) absorb() bool {
+	if u.tls != nil {
+		if !u.note(u.tls.HeldPlain()) || u.tls.HoldPlain(nil) != nil {
+			return false
+		}
+	}
 	room := make([]byte, tlsstate.MaxRecord+absorbSize)
 	for {
 		plain, more, err := u.receive(room)
-		if err != nil {
+		if err != nil || !u.note(plain) {
 			return false
-		}
-		reported, err := pgwire.Unasked(plain)
-		if err != nil {
-			return false
-		}
-		for _, p := range reported {
-			u.parameters.set(p)
 		}
 		if !more {
 			return !u.holds()
 		}
 	}
+}
+
+// note takes note of what came unasked, if it concerns nobody.
+func (u *Upstream) note(p []byte) bool {
+	reported, err := pgwire.Unasked(p)
+	for _, p := range reported {
+		u.parameters.set(p)
+	}
+	return err == nil
 }
 
 // absorbSize is how much is read at a time of what came unasked. 16 KiB.
@@ -103,7 +110,7 @@ func (u *Upstream) holds() bool {
 func (u *Upstream) fit() bool {
 	switch u.peek() {
 	case peekQuiet:
-		return !u.holds()
+		return !u.holds() || u.absorb()
 	case peekBytes:
 		return u.absorb()
 	}
