@@ -124,9 +124,19 @@ func (l *login) send(m encoder) error {
 		return fmt.Errorf("encode %T: %w", m, err)
 	}
 	if _, err := l.rw.Write(p); err != nil {
-		return fmt.Errorf("send %T: %w", m, err)
+		return l.unsent(fmt.Errorf("send %T: %w", m, err))
 	}
 	return nil
+}
+
+// unsent looks for what the server said before it closed the connection on us:
+// with TLS 1.3 a client certificate is refused only after the handshake, and a
+// server that is full says so without waiting for our message.
+func (l *login) unsent(err error) error {
+	if _, _, said := l.next(); said != nil {
+		return errors.Join(said, err)
+	}
+	return err
 }
 
 // next returns the next frame that is not a notice, and turns an error of the

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,6 +89,22 @@ func TestLoginTellsTheServersOwnWords(t *testing.T) {
 	_, err = pgwire.Login(&script{Reader: strings.NewReader(frame('E', "Mno code\x00\x00"))}, pgwire.LoginConfig{})
 	if !errors.As(err, &e) || e.Code != "XX000" {
 		t.Fatalf("an error without a code: %v", err)
+	}
+}
+
+// closed is a connection whose other side has said something and closed.
+type closed struct{ io.Reader }
+
+func (closed) Write([]byte) (int, error) { return 0, syscall.ECONNRESET }
+
+func TestLoginTellsWhatAServerSaidBeforeItClosed(t *testing.T) {
+	_, err := pgwire.Login(closed{strings.NewReader(errorFrame("53300", "too many clients"))}, pgwire.LoginConfig{})
+	var e *pgwire.ServerError
+	if !errors.As(err, &e) || e.Code != "53300" {
+		t.Errorf("got %v", err)
+	}
+	if _, err = pgwire.Login(closed{strings.NewReader("")}, pgwire.LoginConfig{}); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v", err)
 	}
 }
 
