@@ -136,8 +136,10 @@ func (d *Daemon) serveWire(ctx context.Context, o *door, conn *net.UnixConn, pee
 		}
 		return
 	}
-	defer d.limits.give(peer.UID, limitConnections)
 	s.serve(ctx)
+	if !s.handed { // else the lease goes on being it
+		d.limits.give(peer.UID, limitConnections)
+	}
 }
 
 func (d *Daemon) serveHandoff(ctx context.Context, o *door, conn *net.UnixConn, peer *Peer) {

@@ -61,7 +61,6 @@ func refusalOf(err error) error {
 func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
-		b.d.announce(l)
 		b.d.finish(l, ending{outcome: "no descriptor"})
 		return nil, refusalOf(err)
 	}
@@ -71,17 +70,14 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	g.Withdraw = func(reason error) {
 		l.revoke(&Failure{SQLState: codeShutdown, Message: "this lease was withdrawn: " + reason.Error(), Hint: "read the grant as soon as it comes", Retry: true, Reason: "withdrawn"}, true)
 	}
+	b.d.work.Go(func() { b.d.announce(l) }) // ends at once
 	if state == handoff.Ready {
-		b.d.work.Go(func() { // ends with the lease; Run waits for it
-			b.d.announce(l)
-			b.d.finish(l, l.relay(ours))
-		})
+		b.d.relay(l, ours)
 		return g, nil
 	}
 	conn, err := giveDescriptor(ours)
 	if err != nil {
 		theirs.Close()
-		b.d.announce(l)
 		b.d.finish(l, ending{outcome: "no descriptor"})
 		return nil, refusalOf(err)
 	}
@@ -89,10 +85,7 @@ func (b *broker) hand(l *Lease, state handoff.State) (*handoff.Grant, error) {
 	l.conn = conn
 	l.mu.Unlock()
 	s := &session{d: b.d, conn: conn.(*net.UnixConn), peer: b.peer, door: b.door, way: "handoff", lease: l}
-	b.d.work.Go(func() { // the same
-		b.d.announce(l)
-		s.serve(b.d.base)
-	})
+	b.d.work.Go(func() { s.serve(b.d.base) }) // ends with the start-up; Run waits for it
 	return g, nil
 }
 

@@ -40,6 +40,10 @@ type Lease struct {
 	up      *Upstream
 	waited  time.Duration
 	granted time.Time
+	// connection says that the lease is the function's connection to the wire
+	// socket, and counts as that.
+	connection bool
+	announced  sync.Once // it is in the audit
 
 	mu       sync.Mutex // guards the fields below
 	conn     net.Conn   // the daemon's end before it relays; nil: nothing to interrupt
@@ -81,12 +85,14 @@ func (d *Daemon) admitAndAttach(ctx context.Context, a *ask, start time.Time) (*
 	return d.attach(ctx, r, *a, start)
 }
 
-// announce writes down a grant, once the function has it: the disk and the
+// announce writes down a grant, once, off the function's way: the disk and the
 // look at /proc are not what it waits for.
 func (d *Daemon) announce(l *Lease) {
-	d.trail.Record(l.event(audit.LeaseGranted))
-	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Uint32(fieldUID, l.ask.peer.UID).Int32(fieldPeerPID, l.ask.peer.PID).
-		Uint32(fieldBackendPID, l.up.pid).Dur(fieldWait, l.waited).Msg("lease granted")
+	l.announced.Do(func() {
+		d.trail.Record(l.event(audit.LeaseGranted))
+		d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Uint32(fieldUID, l.ask.peer.UID).Int32(fieldPeerPID, l.ask.peer.PID).
+			Uint32(fieldBackendPID, l.up.pid).Dur(fieldWait, l.waited).Msg("lease granted")
+	})
 }
 
 // admit says whether the function may have what it asks for.
@@ -188,10 +194,18 @@ func (d *Daemon) recycle(l *Lease) {
 	l.route.pool.give(l.up)
 }
 
-// relay carries the lease's bytes until it is over. It owns the function's
-// descriptor, which must be non-blocking.
-func (l *Lease) relay(function int) ending {
-	b := newBridge(function, l.up)
+// relay gives the lease to its loop, which carries the bytes until it is over
+// and then has it finished. It owns the function's descriptor, which must be
+// non-blocking.
+func (d *Daemon) relay(l *Lease, function int) {
+	d.work.Add(1)
+	b := newBridge(function, l.up, func(why ending) {
+		go func() { // ends with finish; Run waits for it
+			defer d.work.Done()
+			d.finish(l, why)
+		}()
+	})
+	l.ask.parameters, l.ask.notice, l.ask.watch = nil, nil, nil // a lease may live long
 	l.mu.Lock()
 	l.bridge, l.conn = b, nil
 	revoked := l.revoked
@@ -199,7 +213,7 @@ func (l *Lease) relay(function int) ending {
 	if revoked != nil {
 		b.stop(revoked, false)
 	}
-	return b.run()
+	b.start()
 }
 
 // revoke ends the lease with a last word: when its session is idle, or now.
@@ -227,11 +241,15 @@ func (e ending) kind() audit.Kind {
 // finish ends a lease: it is over for the function, and its upstream is
 // cleaned or closed in the background.
 func (d *Daemon) finish(l *Lease, end ending) {
+	d.announce(l)
 	l.mu.Lock()
 	l.released = true
 	l.mu.Unlock()
 	d.leases.remove(l)
 	d.limits.give(l.ask.peer.UID, limitLeases)
+	if l.connection {
+		d.limits.give(l.ask.peer.UID, limitConnections)
+	}
 	e := l.event(end.kind())
 	e.Outcome, e.DurationMS = end.outcome, time.Since(l.granted).Milliseconds()
 	if end.said != nil {

@@ -37,14 +37,14 @@ const (
 	lastWordsPatience = 30 * time.Second
 )
 
-// bridge relays between a function and an upstream on an event loop. All but
-// run and stop belongs to the loop.
+// bridge relays between a function and an upstream on an event loop, to which
+// all of it but start and stop belongs.
 type bridge struct {
 	loop     *loop.Loop
 	function end  // owned
 	server   *end // that of up
 	up       *Upstream
-	done     chan ending // capacity 1
+	ended    func(ending) // must not block
 
 	in, out uint64 // bytes from and to the function
 
@@ -56,20 +56,20 @@ type bridge struct {
 	over     bool
 }
 
-// newBridge owns the function's descriptor.
-func newBridge(function int, up *Upstream) *bridge {
-	return &bridge{loop: up.loop, function: end{fd: function}, server: &up.end, up: up, done: make(chan ending, 1)}
+// newBridge owns the function's descriptor. ended is called once, by the loop:
+// then nothing of the session is in flight any more, and the function's
+// descriptor is closed.
+func newBridge(function int, up *Upstream, ended func(ending)) *bridge {
+	return &bridge{loop: up.loop, function: end{fd: function}, server: &up.end, up: up, ended: ended}
 }
 
-// run blocks until the lease is over and says why. Nothing of the session is in
-// flight any more when it returns, and the function's descriptor is closed.
-func (b *bridge) run() ending {
+// start begins to relay.
+func (b *bridge) start() {
 	if !b.loop.Post(b.begin) {
 		b.function.close()
 		b.up.tracker.Spoil()
-		return ending{outcome: endServerClosed}
+		b.ended(ending{outcome: endStopped})
 	}
-	return <-b.done
 }
 
 // stop ends the lease with a last word for the function: when the session is
@@ -97,6 +97,9 @@ type (
 
 // begin adds both ends to the loop.
 func (b *bridge) begin() {
+	if b.over {
+		return // stopped before it began
+	}
 	var err error
 	if b.function.token, err = b.loop.Add(b.function.fd, functionSide{b}, loop.Readable); err == nil {
 		b.server.token, err = b.loop.Add(b.server.fd, serverSide{b}, loop.Readable)
@@ -379,5 +382,5 @@ func (b *bridge) finish(why ending) {
 	if len(b.server.unsent()) > 0 {
 		b.up.tracker.Spoil()
 	}
-	b.done <- why
+	b.ended(why)
 }

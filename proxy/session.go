@@ -32,6 +32,8 @@ type session struct {
 	// lease is what was granted before the start-up (handoff); nil: it is
 	// granted by it (wire).
 	lease *Lease
+	// handed says that the connection has become a lease that is relayed.
+	handed bool
 }
 
 // receiveStartup reads packets until one is a start-up message or a cancel
@@ -100,7 +102,7 @@ func unread(c syscall.Conn) (n int, err error) {
 	return n, err
 }
 
-// serve runs the session to its end. It owns conn.
+// serve runs the session until it is refused or relayed. It owns conn.
 func (s *session) serve(ctx context.Context) {
 	defer s.conn.Close()
 	st, err := s.receiveStartup(ctx)
@@ -182,9 +184,7 @@ func (s *session) start(ctx context.Context, st *pgwire.Startup) {
 	s.conn.SetWriteDeadline(time.Now().Add(speakPatience))
 	_, err = s.conn.Write(reply)
 	s.conn.SetWriteDeadline(time.Time{})
-	if s.lease == nil {
-		s.d.announce(l)
-	}
+	s.d.announce(l)
 	if err != nil {
 		s.d.finish(l, ending{outcome: endFunctionClosed})
 		return
@@ -194,7 +194,8 @@ func (s *session) start(ctx context.Context, st *pgwire.Startup) {
 		s.d.finish(l, ending{outcome: "no descriptor"})
 		return
 	}
-	s.d.finish(l, l.relay(fd))
+	s.handed, l.connection = true, s.lease == nil
+	s.d.relay(l, fd)
 }
 
 // greet returns what comes before the parameters. A notice about a long wait
