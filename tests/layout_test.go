@@ -34,10 +34,11 @@ var allowedImports = map[string][]string{
 	"handoff/pgxhandoff": {"handoff"},
 	"proxy":              {"pgwire", "tlsstate", "certs", "handoff", "proxy/config", "proxy/audit", "proxy/admin", "proxy/loop"},
 
-	"cmd/pghandoff":           {"proxy", "proxy/config", "proxy/audit", "proxy/admin", "handoff", "cmd/pghandoff/demo"},
+	"cmd/pghandoff":           {"proxy", "proxy/config", "proxy/audit", "proxy/admin", "handoff", "cmd/pghandoff/demo", "cmd/pghandoff/bench"},
 	"cmd/pghandoff/throwaway": {"certs"},
-	"cmd/pghandoff/demo": {"cmd/pghandoff/throwaway", "proxy", "proxy/config", "proxy/audit", "proxy/admin", "handoff",
-		"handoff/pgxhandoff", "certs"},
+	"cmd/pghandoff/child":     {"cmd/pghandoff/throwaway", "proxy", "proxy/admin"},
+	"cmd/pghandoff/demo":      {"cmd/pghandoff/child", "cmd/pghandoff/throwaway", "proxy/audit", "handoff", "handoff/pgxhandoff"},
+	"cmd/pghandoff/bench":     {"cmd/pghandoff/child", "cmd/pghandoff/throwaway", "handoff", "certs"},
 
 	"tests/testpg": {"cmd/pghandoff/throwaway", "certs", "tests/testca"},
 	"tests/testca": {"certs"},

@@ -35,7 +35,7 @@ func (s *stage) awaitAudit(ctx context.Context) ([][]byte, error) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		data, err := os.ReadFile(s.audit)
+		data, err := os.ReadFile(s.daemon.Audit)
 		if err != nil {
 			return nil, fmt.Errorf("read audit: %w", err)
 		}
@@ -43,7 +43,7 @@ func (s *stage) awaitAudit(ctx context.Context) ([][]byte, error) {
 			return lines, nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("the audit file %s does not show the leases", s.audit)
+			return nil, fmt.Errorf("the audit file %s does not show the leases", s.daemon.Audit)
 		}
 		select {
 		case <-look.C:

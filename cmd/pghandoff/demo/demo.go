@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
+	"pghandoff/cmd/pghandoff/child"
 	"pghandoff/cmd/pghandoff/throwaway"
 )
 
@@ -26,10 +26,8 @@ type stage struct {
 	out    io.Writer
 	exe    string // this program
 	dir    string // of everything that is ours
-	runDir string
-	audit  string
 	pg     *throwaway.Cluster
-	daemon *daemon
+	daemon *child.Daemon
 }
 
 const route = "orders"
@@ -66,73 +64,43 @@ func (s *stage) open(ctx context.Context) (err error) {
 	if s.exe, err = os.Executable(); err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	if s.dir, err = os.MkdirTemp(shortTempDir(), "pghandoff-demo-"); err != nil {
+	if s.dir, err = os.MkdirTemp(child.ShortTempDir(), "pghandoff-demo-"); err != nil {
 		return fmt.Errorf("make a folder: %w", err)
 	}
 	if err := os.Chmod(s.dir, 0o711); err != nil { // functions of other users pass through it
 		return err
 	}
-	s.runDir, s.audit = filepath.Join(s.dir, "run"), filepath.Join(s.dir, "audit.jsonl")
 	fmt.Fprintln(s.out, "Starting a PostgreSQL that demands TLS, a client certificate and SCRAM …")
 	start := time.Now()
 	if s.pg, err = throwaway.Start(ctx, throwaway.Config{TLS: true, ClientCert: true}); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.out, "  on 127.0.0.1:%d, in %.1f s\n", s.pg.Port, time.Since(start).Seconds())
-	config, err := s.writeConfig()
+	return s.startDaemon(ctx)
+}
+
+// startDaemon starts the daemon and waits until it is warm.
+func (s *stage) startDaemon(ctx context.Context) (err error) {
+	fmt.Fprintln(s.out, "Starting the daemon …")
+	start := time.Now()
+	s.daemon, err = child.StartDaemon(child.Settings{Exe: s.exe, Dir: s.dir, Route: route, Server: s.pg,
+		TLS: "mode: verify-full, identity: app, channel_binding: require", Pool: "min_idle: 4, max: 20"})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(s.out, "Starting the daemon …")
-	if s.daemon, err = startDaemon(s.exe, "serve", "--config", config); err != nil {
+	idle, err := s.daemon.AwaitWarm(ctx)
+	if err != nil {
 		return err
 	}
-	return s.awaitWarm(ctx)
-}
-
-// shortTempDir is the folder of temporary files, unless its name would make the
-// path of a socket too long (107 bytes).
-func shortTempDir() string {
-	if dir := os.TempDir(); len(dir) <= 50 {
-		return dir
-	}
-	return "/tmp"
-}
-
-const configText = `run_dir: %[1]q
-log: {level: warn}
-audit: {file: %[2]q}
-identities:
-  app:
-    file: {cert: %[3]q, key: %[4]q, roots: %[5]q}
-routes:
-  ` + route + `:
-    servers: ["%[6]s:%[7]d"]
-    database: %[8]q
-    user: %[9]q
-    password: {file: %[10]q}
-    tls: {mode: verify-full, identity: app, channel_binding: require}
-    pool: {min_idle: 4, max: 20}
-`
-
-// writeConfig writes the daemon's configuration and the password's file, both
-// for its eyes only.
-func (s *stage) writeConfig() (path string, err error) {
-	secret := filepath.Join(s.dir, "password")
-	if err := os.WriteFile(secret, []byte(s.pg.Password+"\n"), 0o600); err != nil {
-		return "", err
-	}
-	path = filepath.Join(s.dir, "pghandoff.yaml")
-	text := fmt.Sprintf(configText, s.runDir, s.audit, s.pg.ClientCertFile, s.pg.ClientKeyFile, s.pg.RootsFile,
-		s.pg.Host, s.pg.Port, s.pg.Database, s.pg.Role, secret)
-	return path, os.WriteFile(path, []byte(text), 0o600)
+	fmt.Fprintf(s.out, "  %d connections warm after %.1f s: TLS and SCRAM done, past ReadyForQuery\n", idle, time.Since(start).Seconds())
+	return nil
 }
 
 // close takes everything down; it is for a stage in any state.
 func (s *stage) close() error {
 	var problems []error
 	if s.daemon != nil {
-		problems = append(problems, s.daemon.stop())
+		problems = append(problems, s.daemon.Stop())
 	}
 	if s.pg != nil {
 		problems = append(problems, s.pg.Close())
@@ -152,6 +120,6 @@ func (s *stage) stay(ctx context.Context) {
   %[2]s exec --run-dir %[1]s -- psql -c 'select current_user'
   %[2]s status --run-dir %[1]s --watch
   tail -f %[3]s
-`, s.runDir, s.exe, s.audit)
+`, s.daemon.RunDir, s.exe, s.daemon.Audit)
 	<-ctx.Done()
 }

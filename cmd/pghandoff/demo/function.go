@@ -66,9 +66,9 @@ func request(runDir string) handoff.Request {
 
 // command returns a function of the given kind as a process of its own.
 func (s *stage) command(ctx context.Context, kind string) *exec.Cmd {
-	args := []string{"demo-function", kind, s.runDir}
+	args := []string{"demo-function", kind, s.daemon.RunDir}
 	if kind == kindExec {
-		args = append([]string{"exec", "--run-dir", s.runDir, "-d", route, "--state", "ready", "--", s.exe}, args...)
+		args = append([]string{"exec", "--run-dir", s.daemon.RunDir, "-d", route, "--state", "ready", "--", s.exe}, args...)
 	}
 	cmd := exec.CommandContext(ctx, s.exe, args...)
 	cmd.Env = cleanEnvironment()
@@ -89,3 +89,6 @@ func (s *stage) showFunctions(ctx context.Context) error {
 	}
 	return nil
 }
+
+// cleanEnvironment is what functions get: no secret can be in it.
+func cleanEnvironment() []string { return []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"} }

@@ -60,11 +60,11 @@ func (s *stage) ways() ([]*way, error) {
 	if err != nil {
 		return nil, err
 	}
-	wire, err := pgx.ParseConfig(wireString(s.runDir))
+	wire, err := pgx.ParseConfig(wireString(s.daemon.RunDir))
 	if err != nil {
 		return nil, err
 	}
-	handedOver, err := pgxhandoff.Config(request(s.runDir))
+	handedOver, err := pgxhandoff.Config(request(s.daemon.RunDir))
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func timed(config *pgx.ConnConfig) func(context.Context) (time.Duration, error) 
 
 // timeLease times the descriptor alone, standing at ReadyForQuery.
 func (s *stage) timeLease(ctx context.Context) (time.Duration, error) {
-	r := request(s.runDir)
+	r := request(s.daemon.RunDir)
 	r.State = handoff.Ready
 	start := time.Now()
 	l, err := handoff.Acquire(ctx, r)
