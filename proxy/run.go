@@ -134,9 +134,13 @@ func (d *Daemon) drain() {
 	until, hard := time.After(patience), false
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
+	told := map[*Lease]bool{}
 	for {
 		for _, l := range d.leases.all() { // those too that were being granted just now
-			l.revoke(errShutdown(), hard)
+			if !told[l] {
+				told[l] = true
+				l.revoke(errShutdown(), hard)
+			}
 		}
 		select {
 		case <-done:
@@ -144,6 +148,7 @@ func (d *Daemon) drain() {
 		case <-look.C:
 		case <-until:
 			hard = true
+			clear(told)
 		}
 	}
 }
