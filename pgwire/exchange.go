@@ -3,8 +3,6 @@ package pgwire
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/jackc/pgproto3/v2"
 )
@@ -33,7 +31,7 @@ func AppendSettings(dst []byte, parameters []Parameter) []byte {
 	return mustEncode(dst, &pgproto3.Sync{})
 }
 
-// Outcome is what an [Exchange] came to.
+// Outcome is what a [Script] came to.
 type Outcome struct {
 	// Reported holds each ParameterStatus in the order of arrival.
 	Reported []Parameter
@@ -54,48 +52,29 @@ const maxDone = 1000
 // set comes back in one. 1 MiB.
 const maxExchangeLength = 1 << 20
 
-// Exchange sends request, which makes the server owe n ReadyForQuery, and reads
-// until the last of them. It is for short scripts of the daemon's own on a
-// quiet session, bounded in time by deadlines on rw. An error means that the
-// session cannot be used any more; a statement that the server refused is not
-// an error but [Outcome.Refused].
-func Exchange(rw io.ReadWriter, request []byte, n int) (*Outcome, error) {
-	if _, err := rw.Write(request); err != nil {
-		return nil, fmt.Errorf("send to server: %w", err)
-	}
-	frames, script := NewFrameReader(rw, maxExchangeLength), NewScript(n)
-	for {
-		typ, body, err := frames.Next()
-		if err != nil {
-			return nil, fmt.Errorf("read from server: %w", err)
-		}
-		if done, err := script.take(typ, body); done || err != nil {
-			return script.Outcome(), err
-		}
-	}
-}
-
-// Script is the answer to a request of the daemon's own, fed with bytes as they
-// come: [Exchange] for those who may not wait.
+// Script is the answer to a request of the daemon's own on a quiet session, fed
+// with bytes as they come.
 type Script struct {
 	owed int
 	out  Outcome
 	part []byte // the beginning of a frame
 }
 
-// NewScript returns a script that ends with the nth ReadyForQuery; n is at
-// least 1.
+// NewScript returns the script of a request that makes the server owe n
+// ReadyForQuery, at least one; it ends with the last of them.
 func NewScript(n int) *Script { return &Script{owed: n} }
 
 // Outcome is what has come of it so far.
 func (s *Script) Outcome() *Outcome { return &s.out }
 
 // Feed takes bytes of the server. done says that the script has ended; then
-// rest is what came behind it. Errors are as of [Exchange].
+// rest is what came behind it. An error means that the session cannot be used
+// any more; a statement that the server refused is not an error but
+// [Outcome.Refused].
 func (s *Script) Feed(p []byte) (rest []byte, done bool, err error) {
-	if len(s.part) > 0 {
+	joined := len(s.part) > 0
+	if joined {
 		p = append(s.part, p...)
-		s.part = nil
 	}
 	for len(p) >= headerLen {
 		length := int64(binary.BigEndian.Uint32(p[1:]))
@@ -112,7 +91,10 @@ func (s *Script) Feed(p []byte) (rest []byte, done bool, err error) {
 			return p, done, err
 		}
 	}
-	s.part = append([]byte(nil), p...)
+	if !joined { // what is joined is ours, and not copied again for each byte that comes
+		p = append([]byte(nil), p...)
+	}
+	s.part = p
 	return nil, false, nil
 }
 

@@ -1,7 +1,6 @@
 package pgwire_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,24 +9,45 @@ import (
 	"pghandoff/pgwire"
 )
 
-func TestExchangeReadsToTheLastReadyForQuery(t *testing.T) {
-	in := strings.NewReader(frame('C', "DISCARD ALL\x00") + frame('S', "a\x00b\x00") + frame('Z', "I") + frame('E', "SERROR\x00C42704\x00Mno\x00\x00") + frame('Z', "I") + "rest")
-	out, err := pgwire.Exchange(&script{Reader: in}, pgwire.AppendQuery(nil, "DISCARD ALL"), 2)
-	if err != nil || len(out.Reported) != 1 || out.Refused == nil || out.Refused.Code != "42704" || out.Status != 'I' || in.Len() != 4 {
-		t.Fatalf("got %+v, %v, %d bytes left", out, err, in.Len())
+func TestScriptEndsWithTheLastReadyForQuery(t *testing.T) {
+	says := frame('C', "DISCARD ALL\x00") + frame('S', "a\x00b\x00") + frame('Z', "I") + frame('E', "SERROR\x00C42704\x00Mno\x00\x00") + frame('Z', "I") + "rest"
+	s := pgwire.NewScript(2)
+	rest, done, err := s.Feed([]byte(says))
+	out := s.Outcome()
+	if err != nil || !done || string(rest) != "rest" || len(out.Reported) != 1 || len(out.Done) != 1 || out.Refused == nil || out.Refused.Code != "42704" || out.Status != 'I' {
+		t.Fatalf("got %+v, %q, %v, %v", out, rest, done, err)
 	}
 }
 
-func TestExchangeEndsWhenTheServerDoes(t *testing.T) {
+func TestScriptRefusesWhatEndsTheSession(t *testing.T) {
 	for name, says := range map[string]string{
-		"FATAL":         errorFrame("57P01", "terminating"),
-		"end of stream": frame('C', "x\x00"),
-		"COPY":          frame('G', "\x00\x00\x00"),
-		"garbage":       "HTTP/1.1 200",
+		"FATAL":   errorFrame("57P01", "terminating"),
+		"COPY":    frame('G', "\x00\x00\x00"),
+		"garbage": "HTTP/1.1 200",
 	} {
-		if out, err := pgwire.Exchange(&script{Reader: strings.NewReader(says)}, nil, 1); err == nil {
-			t.Errorf("%s: got %+v", name, out)
+		if _, done, err := pgwire.NewScript(1).Feed([]byte(says)); done || err == nil {
+			t.Errorf("%s: done %v, %v", name, done, err)
 		}
+	}
+	if _, done, err := pgwire.NewScript(1).Feed([]byte(frame('C', "x\x00"))); done || err != nil {
+		t.Errorf("a script that goes on: done %v, %v", done, err)
+	}
+}
+
+// A server that sends a long message byte by byte must not make each of them
+// cost as much as all before it.
+func TestScriptCopiesALongMessageOnce(t *testing.T) {
+	s, says := pgwire.NewScript(1), []byte(frame('D', strings.Repeat("x", 1<<19))+frame('Z', "I"))
+	allocated := testing.AllocsPerRun(1, func() {
+		s = pgwire.NewScript(1)
+		for i := range says {
+			if _, _, err := s.Feed(says[i : i+1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if s.Outcome().Status != 'I' || allocated > 1000 {
+		t.Errorf("status %q, %v allocations for %d bytes", s.Outcome().Status, allocated, len(says))
 	}
 }
 
@@ -51,15 +71,15 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
-// However the bytes are cut, a script comes to the same as an exchange that
-// reads the whole, and leaves what is behind it.
+// However the bytes are cut, a script comes to the same, and leaves what is
+// behind it.
 func FuzzScript(f *testing.F) {
 	f.Add([]byte(frame('C', "DISCARD ALL\x00")+frame('S', "a\x00b\x00")+frame('Z', "I")+"rest"), 3, 1)
 	f.Add([]byte(errorFrame("57P01", "terminating")), 1, 2)
 	f.Fuzz(func(t *testing.T, says []byte, size, n int) {
 		size, n = 1+size&63, 1+n&3
-		in := bytes.NewReader(says)
-		want, wantErr := pgwire.Exchange(&script{Reader: in}, nil, n)
+		whole := pgwire.NewScript(n)
+		wantRest, wantDone, wantErr := whole.Feed(says)
 		s := pgwire.NewScript(n)
 		var rest []byte
 		var done bool
@@ -70,11 +90,11 @@ func FuzzScript(f *testing.F) {
 			rest, done, err = s.Feed(says[at:end])
 			at = end
 		}
-		if done != (wantErr == nil) {
-			t.Fatalf("done %v, %v; whole: %v", done, err, wantErr)
+		if done != wantDone || (err == nil) != (wantErr == nil) {
+			t.Fatalf("done %v, %v; whole: %v, %v", done, err, wantDone, wantErr)
 		}
-		if done && (fmt.Sprint(s.Outcome()) != fmt.Sprint(want) || len(rest)+len(says)-at != in.Len()) {
-			t.Fatalf("%v with %d bytes left; whole: %v with %d", s.Outcome(), len(rest)+len(says)-at, want, in.Len())
+		if done && (fmt.Sprint(s.Outcome()) != fmt.Sprint(whole.Outcome()) || len(rest)+len(says)-at != len(wantRest)) {
+			t.Fatalf("%v with %d bytes left; whole: %v with %d", s.Outcome(), len(rest)+len(says)-at, whole.Outcome(), len(wantRest))
 		}
 	})
 }

@@ -149,8 +149,8 @@ func (p *pool) dropOldLocked(now time.Time) {
 	u := p.idle[i]
 	p.idle = slices.Delete(p.idle, i, i+1)
 	p.open--
-	u.close()
-	p.on.closed(u, "max_lifetime")
+	u.close()                                            // does not wait for anybody
+	p.work.Go(func() { p.on.closed(u, "max_lifetime") }) // writes a log: not under the lock; close waits for it
 }
 
 // dial makes one upstream and puts it to use.
