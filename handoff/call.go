@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 )
 
@@ -14,6 +13,7 @@ const (
 	maxParameters = 128     // start-up parameters of a request
 	maxReported   = 1024    // parameters of a reply
 	version       = 1
+	versionMember = `{"v":1` // begins every line
 )
 
 // Op is what a request asks for.
@@ -55,7 +55,7 @@ type Call struct {
 	Transport       Transport      // Any if the line names none
 	Wait            *time.Duration // whole milliseconds; nil: as long as the route allows; 0: not at all
 	ApplicationName string
-	Parameters      map[string]string // start-up parameters; nil if there are none
+	Parameters      []Parameter // start-up parameters in the order of the line; nil if there are none
 
 	Lease  string  // OpCancel and OpRelease
 	Secret *Secret // nil: none given
@@ -63,17 +63,25 @@ type Call struct {
 
 // ParseCall reads one line, given without its line break. Unknown names are ignored; whatever else is not as the
 // protocol has it is a *Refusal with SQLSTATE 08P01. The Call then holds the ID if that was read, so that it can go back.
+//
+// The Call's strings share one copy of the line: what is to be kept for long, and is not all of it, is better cloned.
 func ParseCall(line []byte) (Call, error) {
-	c := Call{State: Startup, Transport: Any}
 	if len(line) > maxCallSize {
-		return c, malformed("the line is longer than %d KiB", maxCallSize>>10)
+		return Call{}, callTooLong()
 	}
+	return parseCall(string(line))
+}
+
+func callTooLong() *Refusal { return malformed("the line is longer than %d KiB", maxCallSize>>10) }
+
+func parseCall(line string) (Call, error) {
+	c := Call{State: Startup, Transport: Any}
 	s, err := newScanner(line)
 	if err != nil {
 		return c, err
 	}
 	var seenVersion bool
-	if err := s.object(func(name string) error { return c.member(s, name, &seenVersion) }); err != nil {
+	if err := s.object(func(name string) error { return c.member(&s, name, &seenVersion) }); err != nil {
 		return c, err
 	}
 	if err := s.end(); err != nil {
@@ -153,22 +161,25 @@ func readSecret(s *scanner) (*Secret, error) {
 	return &secret, err
 }
 
-// choice reads a string that must be one of several.
+// choice reads a string that must be one of several, and returns that one.
 func choice[T ~string](s *scanner, name string, options ...T) (T, error) {
 	text, err := s.text()
 	if err != nil {
 		return "", err
 	}
-	if !slices.Contains(options, T(text)) {
-		return "", malformed("%q is %.64q, must be one of %q", name, text, options)
+	for _, option := range options {
+		if string(option) == text {
+			return option, nil
+		}
 	}
-	return T(text), nil
+	// The clone keeps the options of the usual case on the stack.
+	return "", malformed("%q is %.64q, must be one of %q", name, text, slices.Clone(options))
 }
 
 // AppendCall writes the request as a line with its line break. It fails if the line would be too long.
 func AppendCall(dst []byte, c Call) ([]byte, error) {
 	start := len(dst)
-	w := objectWriter{append(dst, `{"v":`+strconv.Itoa(version)...)}
+	w := objectWriter{append(dst, versionMember...)}
 	if c.ID != nil {
 		w.text("id", *c.ID)
 	}

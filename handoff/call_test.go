@@ -16,7 +16,7 @@ func ptr[T any](v T) *T { return &v }
 func TestCallsAreReadAsTheProtocolHasThem(t *testing.T) {
 	full := handoff.Call{ID: ptr("a1"), Op: handoff.OpAcquire, Database: "orders", User: "app", State: handoff.Ready,
 		Transport: handoff.Any, Wait: ptr(5 * time.Second), ApplicationName: "resize-image",
-		Parameters: map[string]string{"TimeZone": "UTC"}}
+		Parameters: []handoff.Parameter{{Name: "TimeZone", Value: "UTC"}}}
 	plain := handoff.Call{Op: handoff.OpPing, State: handoff.Startup, Transport: handoff.Any}
 	cases := map[string]struct {
 		line string
@@ -124,11 +124,11 @@ func TestOverlongLinesAreNotWritten(t *testing.T) {
 func TestReplyKeepsToTheProtocolsSpelling(t *testing.T) {
 	granted := handoff.Reply{ID: ptr("a1"), Granted: &handoff.Granted{Lease: "0190", Transport: handoff.Bridge,
 		State: handoff.Ready, Tx: 'I', PID: 4211, Secret: ptr(handoff.Secret(182736455)),
-		Parameters: map[string]string{"server_version": "17.2", "TimeZone": "UTC\xff"}}}
+		Parameters: []handoff.Parameter{{Name: "server_version", Value: "17.2"}, {Name: "TimeZone", Value: "UTC\xff"}}}}
 	refused := handoff.Reply{ID: ptr("a1"), Refusal: &handoff.Refusal{SQLState: "28000", Message: `no "orders"`, Hint: "h"}}
 	for want, r := range map[string]handoff.Reply{
 		`{"v":1,"id":"a1","ok":true,"lease":"0190","transport":"bridge","state":"ready","tx":"I","pid":4211,` +
-			`"secret":182736455,"parameters":{"TimeZone":"UTC�","server_version":"17.2"}}` + "\n": granted,
+			`"secret":182736455,"parameters":{"server_version":"17.2","TimeZone":"UTC�"}}` + "\n": granted,
 		`{"v":1,"id":"a1","ok":false,"sqlstate":"28000","message":"no \"orders\"","hint":"h","retry":false}` + "\n": refused,
 		`{"v":1,"ok":true}` + "\n": {},
 	} {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pghandoff/handoff"
+	"pghandoff/handoff/handofftest"
 )
 
 func mustAcquire(t *testing.T, r handoff.Request) *handoff.Lease {
@@ -26,8 +28,8 @@ func mustAcquire(t *testing.T, r handoff.Request) *handoff.Lease {
 }
 
 func TestAcquiredLeaseSpeaksToTheDaemon(t *testing.T) {
-	b := newFakeBroker(t)
-	socket := listen(t, b)
+	b := handofftest.NewFake(t)
+	socket := handofftest.Listen(t, b)
 	uid := os.Geteuid()
 	wait := 1500 * time.Microsecond
 	lease := mustAcquire(t, handoff.Request{Socket: socket, ServerUID: &uid, Database: "orders", State: handoff.Ready,
@@ -40,49 +42,50 @@ func TestAcquiredLeaseSpeaksToTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 10)
-	if n, err := b.daemonEnd("lease-1").Read(buf); err != nil || string(buf[:n]) != "hello" {
+	if n, err := b.DaemonEnd("lease-1").Read(buf); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("got %q, %v", buf[:n], err)
 	}
-	if c := b.asked()[0]; c.User == "" || *c.Wait != 2*time.Millisecond || c.ApplicationName != "me" || c.Parameters["TimeZone"] != "UTC" {
+	if c := b.Asked()[0]; c.User == "" || *c.Wait != 2*time.Millisecond || c.ApplicationName != "me" ||
+		!slices.Contains(c.Parameters, handoff.Parameter{Name: "TimeZone", Value: "UTC"}) {
 		t.Errorf("asked for %+v", c)
 	}
 }
 
 func TestBridgeLeaseIsCancelledBySecret(t *testing.T) {
-	b := newFakeBroker(t)
-	lease := mustAcquire(t, handoff.Request{Socket: listen(t, b), Database: "orders"})
+	b := handofftest.NewFake(t)
+	lease := mustAcquire(t, handoff.Request{Socket: handofftest.Listen(t, b), Database: "orders"})
 	for op, do := range map[string]func(context.Context) error{"cancel": lease.Cancel, "release": lease.Release} {
 		if err := do(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := <-b.claims, op+" lease-1 owner=false secret=1001"; got != want {
+		if got, want := <-b.Claims, op+" lease-1 owner=false secret=1001"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }
 
 func TestRawLeaseKeepsItsConnection(t *testing.T) {
-	b := newFakeBroker(t)
-	lease := mustAcquire(t, handoff.Request{Socket: listen(t, b), Database: "plain", State: handoff.Ready})
+	b := handofftest.NewFake(t)
+	lease := mustAcquire(t, handoff.Request{Socket: handofftest.Listen(t, b), Database: "plain", State: handoff.Ready})
 	if err := lease.Cancel(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-b.claims; got != "cancel lease-1 owner=true secret=1001" {
+	if got := <-b.Claims; got != "cancel lease-1 owner=true secret=1001" {
 		t.Error(got)
 	}
 	select {
-	case <-b.ended:
+	case <-b.Ended:
 		t.Error("the lease ended early")
 	default:
 	}
 	if err := errors.Join(lease.Close(), lease.Close()); err != nil {
 		t.Error(err)
 	}
-	<-b.ended
+	<-b.Ended
 }
 
 func TestRefusalReachesTheCaller(t *testing.T) {
-	_, err := handoff.Acquire(t.Context(), handoff.Request{Socket: listen(t, newFakeBroker(t)), Database: "denied"})
+	_, err := handoff.Acquire(t.Context(), handoff.Request{Socket: handofftest.Listen(t, handofftest.NewFake(t)), Database: "denied"})
 	var r *handoff.Refusal
 	if !errors.As(err, &r) || *r != (handoff.Refusal{SQLState: "28000", Message: "not you", Hint: "be another"}) {
 		t.Errorf("got %v", err)
@@ -93,24 +96,50 @@ func TestRefusalReachesTheCaller(t *testing.T) {
 }
 
 func TestContextEndsAWait(t *testing.T) {
-	b := newFakeBroker(t)
+	b := handofftest.NewFake(t)
 	ctx, stop := testContext(t)
 	context.AfterFunc(t.Context(), stop)
-	go func() { <-b.waiting; stop() }() // ends when the acquire waits
-	_, err := handoff.Acquire(ctx, handoff.Request{Socket: listen(t, b), Database: "wait"})
+	go func() { <-b.Waiting; stop() }() // ends when the acquire waits
+	_, err := handoff.Acquire(ctx, handoff.Request{Socket: handofftest.Listen(t, b), Database: "wait"})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	<-b.abandoned
+	<-b.Abandoned
 }
 
 func TestServerOfAnotherUserIsNotTrusted(t *testing.T) {
 	uid := os.Geteuid() + 1
-	b := newFakeBroker(t)
-	_, err := handoff.Acquire(t.Context(), handoff.Request{Socket: listen(t, b), ServerUID: &uid, Database: "orders"})
-	if err == nil || !strings.Contains(err.Error(), "not the daemon that was expected") || len(b.asked()) != 0 {
-		t.Errorf("got %v after %d requests", err, len(b.asked()))
+	b := handofftest.NewFake(t)
+	_, err := handoff.Acquire(t.Context(), handoff.Request{Socket: handofftest.Listen(t, b), ServerUID: &uid, Database: "orders"})
+	if err == nil || !strings.Contains(err.Error(), "not the daemon that was expected") || len(b.Asked()) != 0 {
+		t.Errorf("got %v after %d requests", err, len(b.Asked()))
 	}
+}
+
+func mustPair(t *testing.T) (near, far *os.File) {
+	t.Helper()
+	near, far, err := handofftest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return near, far
+}
+
+func testContext(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	return ctx, stop
+}
+
+// openDescriptors counts this process's descriptors.
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
 }
 
 // crookedServer answers the first request with these bytes and this many descriptors.
@@ -121,8 +150,14 @@ func crookedServer(t *testing.T, reply string, descriptors int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var fds []int
+	for range descriptors {
+		near, far := mustPair(t)
+		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+		fds = append(fds, int(near.Fd()))
+	}
 	done := make(chan struct{})
-	go func() {
+	go func() { // ends with its only connection, or the listener; the test waits for it
 		defer close(done)
 		conn, err := l.AcceptUnix()
 		if err != nil {
@@ -130,12 +165,6 @@ func crookedServer(t *testing.T, reply string, descriptors int) string {
 		}
 		defer func() { _ = conn.Close() }()
 		_, _ = conn.Read(make([]byte, 8<<10))
-		var fds []int
-		for range descriptors {
-			near, far := pairFiles()
-			defer func() { _ = near.Close(); _ = far.Close() }()
-			fds = append(fds, int(near.Fd()))
-		}
 		_, _, _ = conn.WriteMsgUnix([]byte(reply), unix.UnixRights(fds...), nil)
 	}()
 	t.Cleanup(func() { _ = l.Close(); <-done })
@@ -171,9 +200,18 @@ func TestCrookedRepliesAreRefusedAndLeakNothing(t *testing.T) {
 	}
 }
 
+func TestLongRefusalIsReadWhole(t *testing.T) {
+	hint := strings.Repeat("x", 60<<10)
+	socket := crookedServer(t, `{"v":1,"ok":false,"sqlstate":"28000","message":"no","hint":"`+hint+`"}`+"\n", 0)
+	_, err := handoff.Acquire(t.Context(), handoff.Request{Socket: socket, Database: "orders"})
+	if refusal := (*handoff.Refusal)(nil); !errors.As(err, &refusal) || refusal.Hint != hint {
+		t.Errorf("got %.100v", err)
+	}
+}
+
 func TestClientLeaksNoDescriptors(t *testing.T) {
-	b := newFakeBroker(t)
-	socket := listen(t, b)
+	b := handofftest.NewFake(t)
+	socket := handofftest.Listen(t, b)
 	round := func() {
 		for _, database := range []string{"orders", "denied", "plain"} {
 			lease, err := handoff.Acquire(t.Context(), handoff.Request{Socket: socket, Database: database})
@@ -181,13 +219,8 @@ func TestClientLeaksNoDescriptors(t *testing.T) {
 				_ = lease.Close()
 			}
 		}
-		<-b.ended // the daemon's side of the last connection is gone
-		b.mu.Lock()
-		for id, f := range b.far {
-			_ = f.Close()
-			delete(b.far, id)
-		}
-		b.mu.Unlock()
+		<-b.Ended // the daemon's side of the last connection is gone
+		b.CloseEnds()
 	}
 	round()
 	before := openDescriptors(t)

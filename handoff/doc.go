@@ -1,6 +1,6 @@
 // Package handoff passes descriptors between processes: the protocol by which a function asks the daemon for a
 // connection to its database and receives it as an open descriptor, the client library for it, the launcher behind
-// "pghandoff exec", and the daemon's end of one such conversation.
+// "pghandoff exec", and the daemon's end of one such conversation as plain data.
 //
 // # Protocol, version 1
 //
@@ -19,20 +19,19 @@
 // A line that is not exactly one JSON object with the known version and operation, in valid UTF-8, without duplicate
 // names and NUL characters, is answered with SQLSTATE 08P01, and the conversation ends. A client that receives more or
 // fewer descriptors than a reply announces closes all of them. The package does not decide who may have what: that is
-// the [Broker]'s business, and so is slowing down those who guess secrets.
+// the daemon's business, and so are its limits and slowing down those who guess secrets.
 //
 // # Invariants
 //
 //   - A descriptor has one owner at any time, and every path that fails closes it.
-//   - [Serve] holds at most one request, one waiting acquire and one unread grant; what a peer does not read costs
-//     memory only up to its socket's buffer, and time only up to a limit.
+//   - A [Conversation] does no input and output, holds at most what was fed, and nothing while it is idle.
 //   - The client starts no goroutine and sets no timer of its own: a frozen function freezes.
 //   - Received descriptors are close-on-exec.
 //
 // # Files
 //
-// The codec (json.go, json_write.go, call.go, reply.go) knows no sockets; lines.go knows only bytes; serve.go keeps the order;
-// transfer_linux.go and the clients do the input and output.
+// The codec (json.go, json_text.go, json_write.go, call.go, reply.go), lines.go and conversation.go know only bytes.
+// transfer_linux.go does the clients' input and output, peer_linux.go what the daemon asks of its descriptors.
 //
 // # Shortest use, in a function
 //

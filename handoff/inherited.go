@@ -3,7 +3,6 @@ package handoff
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -83,13 +82,13 @@ func grantedFrom(replies string, state State, count int) ([]Granted, error) {
 		}
 		return granted, nil
 	}
-	s, err := newScanner([]byte(replies))
+	s, err := newScanner(replies)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvReply, replyFault(err))
 	}
 	n := 0
 	err = s.list('[', ']', func() error {
-		r, err := readReply(s)
+		r, err := readReply(&s)
 		if err != nil {
 			return err
 		}
@@ -141,16 +140,20 @@ func adopt(fds, controlFDs []int, granted []Granted) (leases []*Lease, err error
 }
 
 func adoptControl(fd int) (*control, error) {
-	file := os.NewFile(uintptr(fd), EnvControl)
-	conn, err := net.FileConn(file)
-	_ = file.Close()
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s names descriptor %d, which is no socket: %w", EnvControl, fd, err)
+	case domain != unix.AF_UNIX:
+		err = fmt.Errorf("%s names descriptor %d, which is no connection to pghandoff", EnvControl, fd)
+	default:
+		err = unix.SetNonblock(fd, true)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s names descriptor %d, which is no socket: %w", EnvControl, fd, err)
+		_ = unix.Close(fd)
+		return nil, err
 	}
-	unixConn, ok := conn.(*net.UnixConn)
-	if !ok {
-		_ = conn.Close()
-		return nil, fmt.Errorf("%s names descriptor %d, which is no connection to pghandoff", EnvControl, fd)
-	}
-	return newControl(unixConn), nil
+	c := &control{fd: fd, users: 1}
+	c.keep()
+	return c, nil
 }

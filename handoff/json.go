@@ -1,8 +1,8 @@
 package handoff
 
 import (
+	"slices"
 	"strconv"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -12,18 +12,18 @@ const maxDepth = 16
 // scanner reads JSON (RFC 8259) strictly: names are case-sensitive, duplicate names, invalid UTF-8, unpaired surrogates,
 // NUL characters and anything after the value are errors. encoding/json accepts or repairs all of these.
 //
-// Every method that fails returns a *Refusal with SQLSTATE 08P01.
+// What it reads shares the memory of data. Every method that fails returns a *Refusal with SQLSTATE 08P01.
 type scanner struct {
-	data  []byte
+	data  string
 	pos   int
 	depth int
 }
 
-func newScanner(data []byte) (*scanner, error) {
-	if !utf8.Valid(data) {
-		return nil, malformed("the line is not valid UTF-8")
+func newScanner(data string) (scanner, error) {
+	if !utf8.ValidString(data) {
+		return scanner{}, malformed("the line is not valid UTF-8")
 	}
-	return &scanner{data: data}, nil
+	return scanner{data: data}, nil
 }
 
 // space skips blank space and returns the next byte, or 0 at the end.
@@ -82,18 +82,48 @@ func (s *scanner) list(open, shut byte, item func() error) error {
 	}
 }
 
+// names are those that one object has had so far. A map costs more than a look at each of a few.
+type names struct {
+	few  [16]string
+	n    int
+	many map[string]bool // all of them, once they are more than a few
+}
+
+// add reports whether the name is new.
+func (n *names) add(name string) bool {
+	if n.many != nil {
+		if n.many[name] {
+			return false
+		}
+		n.many[name] = true
+		return true
+	}
+	if slices.Contains(n.few[:n.n], name) {
+		return false
+	}
+	if n.n < len(n.few) {
+		n.few[n.n] = name
+		n.n++
+		return true
+	}
+	n.many = map[string]bool{name: true}
+	for _, old := range n.few {
+		n.many[old] = true
+	}
+	return true
+}
+
 // object reads an object; each must consume the value that belongs to the name.
 func (s *scanner) object(each func(name string) error) error {
-	seen := map[string]bool{}
+	var seen names
 	return s.list('{', '}', func() error {
 		name, err := s.text()
 		if err != nil {
 			return err
 		}
-		if seen[name] {
+		if !seen.add(name) {
 			return malformed("name %.64q occurs twice", name)
 		}
-		seen[name] = true
 		if err := s.expect(':'); err != nil {
 			return err
 		}
@@ -101,9 +131,11 @@ func (s *scanner) object(each func(name string) error) error {
 	})
 }
 
-// texts reads an object whose values are strings, at most limit of them. An empty one is nil.
-func (s *scanner) texts(limit int) (map[string]string, error) {
-	var all map[string]string
+// texts reads an object whose values are strings, at most limit of them, in the order in which they stand there. An
+// empty one is nil.
+func (s *scanner) texts(limit int) ([]Parameter, error) {
+	var few [16]Parameter // most have no more, so that one allocation does
+	all := few[:0]
 	err := s.object(func(name string) error {
 		value, err := s.text()
 		if err != nil {
@@ -112,109 +144,13 @@ func (s *scanner) texts(limit int) (map[string]string, error) {
 		if len(all) == limit {
 			return malformed("more than %d parameters", limit)
 		}
-		if all == nil {
-			all = map[string]string{}
-		}
-		all[name] = value
+		all = append(all, Parameter{name, value})
 		return nil
 	})
-	return all, err
-}
-
-// text reads a string.
-func (s *scanner) text() (string, error) {
-	if err := s.expect('"'); err != nil {
-		return "", err
+	if len(all) == 0 {
+		return nil, err
 	}
-	start := s.pos
-	for s.pos < len(s.data) {
-		switch c := s.data[s.pos]; {
-		case c == '"':
-			s.pos++
-			return string(s.data[start : s.pos-1]), nil
-		case c == '\\':
-			return s.escapedText(append([]byte(nil), s.data[start:s.pos]...))
-		case c < ' ':
-			return "", malformed("byte %d: control character in a string", s.pos+1)
-		}
-		s.pos++
-	}
-	return "", malformed("a string does not end")
-}
-
-// escapedText goes on with a string from its first backslash.
-func (s *scanner) escapedText(out []byte) (string, error) {
-	for s.pos < len(s.data) {
-		c := s.data[s.pos]
-		switch {
-		case c == '"':
-			s.pos++
-			return string(out), nil
-		case c < ' ':
-			return "", malformed("byte %d: control character in a string", s.pos+1)
-		case c != '\\':
-			out = append(out, c)
-			s.pos++
-		default:
-			r, err := s.escape()
-			if err != nil {
-				return "", err
-			}
-			out = utf8.AppendRune(out, r)
-		}
-	}
-	return "", malformed("a string does not end")
-}
-
-var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
-
-// escape reads a backslash and what belongs to it.
-func (s *scanner) escape() (rune, error) {
-	at := s.pos + 1
-	if at < len(s.data) {
-		if r, ok := escapes[s.data[at]]; ok {
-			s.pos += 2
-			return r, nil
-		}
-	}
-	r, ok := s.unit()
-	if ok && utf16.IsSurrogate(r) {
-		var low rune
-		if low, ok = s.unit(); ok {
-			r = utf16.DecodeRune(r, low)
-			ok = r != utf8.RuneError
-		}
-	}
-	switch {
-	case !ok:
-		return 0, malformed("byte %d: invalid escape in a string", at)
-	case r == 0:
-		return 0, malformed("byte %d: NUL character in a string", at)
-	}
-	return r, nil
-}
-
-// unit reads \uXXXX.
-func (s *scanner) unit() (rune, bool) {
-	if len(s.data)-s.pos < 6 || s.data[s.pos] != '\\' || s.data[s.pos+1] != 'u' {
-		return 0, false
-	}
-	var r rune
-	for _, c := range s.data[s.pos+2 : s.pos+6] {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, false
-		}
-		r = r<<4 | rune(c)
-	}
-	s.pos += 6
-	return r, true
+	return slices.Clone(all), err
 }
 
 // integer reads a whole number from 0 to limit, written without fraction and exponent.
@@ -262,7 +198,7 @@ func (s *scanner) number() (string, error) {
 	if !ok {
 		return "", malformed("byte %d: a number expected", start+1)
 	}
-	return string(s.data[start:s.pos]), nil
+	return s.data[start:s.pos], nil
 }
 
 // boolean reads true or false.
@@ -278,7 +214,7 @@ func (s *scanner) boolean() (bool, error) {
 
 func (s *scanner) word(w string) bool {
 	s.space()
-	if len(s.data)-s.pos < len(w) || string(s.data[s.pos:s.pos+len(w)]) != w {
+	if len(s.data)-s.pos < len(w) || s.data[s.pos:s.pos+len(w)] != w {
 		return false
 	}
 	s.pos += len(w)

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -35,21 +36,21 @@ func Launch(config LaunchConfig) error {
 	}
 	c.User = UserName(c.User) // not earlier: it reads files
 	start := time.Now()
-	control, err := dialRaw(c.Socket, c.ServerUID)
+	control, err := dial(c.Socket, c.ServerUID, true)
 	if err != nil {
 		return &ExitError{Code: ExitUnreachable, Err: err}
 	}
 	fds, granted, err := c.acquireAll(control)
 	if err != nil {
-		closeAll(append(fds, control))
+		closeAll(append(fds, control.fd))
 		return err
 	}
 	env, err := c.environment(granted, time.Since(start))
 	if err == nil {
-		err = c.place(append(fds, control), taken)
+		err = c.place(append(fds, control.fd), taken)
 	}
 	if err != nil {
-		closeAll(append(fds, control))
+		closeAll(append(fds, control.fd))
 		return &ExitError{Code: ExitFailed, Err: err}
 	}
 	return become(path, c.Args, env)
@@ -108,42 +109,20 @@ func (c LaunchConfig) place(fds []int, taken bool) error {
 	return nil
 }
 
-// dialRaw connects to the daemon on a new descriptor above the reserved ones.
-func dialRaw(socket string, uid *int) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("make a socket: %w", err)
-	}
-	err = again(func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: socket}) })
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("reach pghandoff at %s (is it running?): %w", socket, err)
-	}
-	if uid != nil {
-		cred, credErr := peerCred(fd)
-		if err := wantServer(cred, credErr, socket, *uid); err != nil {
-			_ = unix.Close(fd)
-			return -1, err
-		}
-	}
-	return fd, nil
-}
-
 // acquireAll asks for the leases one after the other: the daemon lets a connection have one unread grant only. On error
 // it returns the descriptors received so far.
-func (c LaunchConfig) acquireAll(control int) (fds []int, granted []Granted, err error) {
+func (c LaunchConfig) acquireAll(control *control) (fds []int, granted []Granted, err error) {
 	request, err := AppendCall(nil, Call{Op: OpAcquire, Database: c.Database, User: c.User, State: c.State, Transport: Any})
 	if err != nil {
 		return nil, nil, &ExitError{Code: ExitUsage, Err: err}
 	}
-	in := lines{limit: maxReplySize}
 	for range c.Count {
-		reply, fd, err := exchangeRaw(control, request, &in)
+		reply, fd, err := control.exchangeLine(context.Background(), request) // execve ends it
 		if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
 			return fds, nil, c.refused(err)
 		}
 		if err == nil && reply.Granted == nil {
-			err = errors.New("reply of pghandoff names no lease")
+			err = errNoLease
 		}
 		if err != nil {
 			return fds, nil, &ExitError{Code: ExitFailed, Err: err}
@@ -151,74 +130,6 @@ func (c LaunchConfig) acquireAll(control int) (fds []int, granted []Granted, err
 		fds, granted = append(fds, fd), append(granted, *reply.Granted)
 	}
 	return fds, granted, nil
-}
-
-// exchangeRaw is control.exchange on a blocking descriptor.
-func exchangeRaw(control int, request []byte, in *lines) (Reply, int, error) {
-	for sent := 0; sent < len(request); {
-		err := again(func() error {
-			n, err := unix.SendmsgN(control, request[sent:], nil, nil, unix.MSG_NOSIGNAL)
-			sent += max(0, n)
-			return err
-		})
-		if err != nil {
-			return Reply{}, -1, fmt.Errorf("ask pghandoff: %w", err)
-		}
-	}
-	line, fds, err := readLineRaw(control, in)
-	var r Reply
-	if err == nil {
-		r, err = ParseReply(line)
-	}
-	if err != nil {
-		closeAll(fds)
-		return Reply{}, -1, err
-	}
-	fd, err := onlyDescriptor(r, fds)
-	if err == nil && r.Refusal != nil {
-		err = r.Refusal
-	}
-	return r, fd, err
-}
-
-// readLineRaw is control.readLine on a blocking descriptor.
-func readLineRaw(control int, in *lines) (line []byte, fds []int, err error) {
-	buf, oob := make([]byte, 8<<10), make([]byte, roomForRights)
-	for {
-		line, ok, tooLong := in.next()
-		if tooLong {
-			return nil, fds, errReplyTooLong
-		}
-		if ok {
-			return line, fds, nil
-		}
-		var n, oobn, flags int
-		err := again(func() (err error) {
-			n, oobn, flags, _, err = unix.Recvmsg(control, buf, oob, unix.MSG_CMSG_CLOEXEC)
-			return err
-		})
-		if err != nil && err != unix.ECONNRESET {
-			return nil, fds, fmt.Errorf("read reply of pghandoff: %w", err)
-		}
-		if err != nil || n == 0 {
-			return nil, fds, errHungUp
-		}
-		more, err := receivedRights(oob[:oobn], flags)
-		fds = append(fds, more...)
-		if err != nil {
-			return nil, fds, err
-		}
-		in.add(buf[:n])
-	}
-}
-
-// again repeats a system call that a signal has interrupted: the runtime preempts goroutines by signals.
-func again(call func() error) error {
-	for {
-		if err := call(); err != unix.EINTR {
-			return err
-		}
-	}
 }
 
 // become replaces the process. A file that the kernel knows no format of is given to the shell, as execvp(3) does.

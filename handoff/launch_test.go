@@ -12,7 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"pghandoff/handoff"
+	"pghandoff/handoff/handofftest"
 )
 
 // The tests start this binary again in two roles: "launch" calls Launch with the configuration in the environment, and
@@ -33,6 +36,8 @@ func TestMain(m *testing.M) {
 		roleLaunch()
 	case "probe":
 		roleProbe()
+	case "serve":
+		roleServe()
 	}
 	os.Exit(m.Run())
 }
@@ -128,8 +133,8 @@ func wantLines(t *testing.T, output string, lines ...string) {
 // Proves that a program started by Launch finds its connections on descriptors 3 and 4 and the one that acquired them on
 // 5, all of them working.
 func TestProgramFindsItsConnections(t *testing.T) {
-	b := newFakeBroker(t)
-	socket := listen(t, b)
+	b := handofftest.NewFake(t)
+	socket := handofftest.Listen(t, b)
 	out, errOut, code := run(t, launch{LaunchConfig: handoff.LaunchConfig{Socket: socket, Database: "orders", User: "app",
 		State: handoff.Ready, Count: 2}}, nil, "PGHANDOFF_URL=postgres://secret")
 	if code != 0 || errOut != "" {
@@ -142,18 +147,18 @@ func TestProgramFindsItsConnections(t *testing.T) {
 		"lease-1 ready true 17.2 <nil> <nil>\n", "lease-2 ready true 17.2 <nil> <nil>\n", "again true true\n", "close <nil>\nclose <nil>\n")
 	for _, id := range []string{"lease-1", "lease-2"} {
 		buf := make([]byte, 100)
-		if n, err := b.daemonEnd(id).Read(buf); err != nil || string(buf[:n]) != "hello from "+id {
+		if n, err := b.DaemonEnd(id).Read(buf); err != nil || string(buf[:n]) != "hello from "+id {
 			t.Errorf("got %q, %v", buf[:n], err)
 		}
-		if got := <-b.claims; got != "cancel "+id+" owner=true secret=none" {
+		if got := <-b.Claims; got != "cancel "+id+" owner=true secret=none" {
 			t.Error(got)
 		}
 	}
 }
 
 func TestDescriptorsInUseByTheLauncherItselfAreFreed(t *testing.T) {
-	b := newFakeBroker(t)
-	out, errOut, code := run(t, launch{Busy: true, LaunchConfig: handoff.LaunchConfig{Socket: listen(t, b), Database: "orders"}}, nil)
+	b := handofftest.NewFake(t)
+	out, errOut, code := run(t, launch{Busy: true, LaunchConfig: handoff.LaunchConfig{Socket: handofftest.Listen(t, b), Database: "orders"}}, nil)
 	if strings.Contains(errOut, "in use by pghandoff itself") {
 		t.Skip("unshare is forbidden here (a container's seccomp profile): run this test outside of it")
 	}
@@ -169,11 +174,11 @@ func TestOtherDescriptorsCanBeChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = null.Close() }()
-	b := newFakeBroker(t)
-	c := launch{LaunchConfig: handoff.LaunchConfig{Socket: listen(t, b), Database: "orders"}}
+	b := handofftest.NewFake(t)
+	c := launch{LaunchConfig: handoff.LaunchConfig{Socket: handofftest.Listen(t, b), Database: "orders"}}
 	_, errOut, code := run(t, c, []*os.File{null})
-	if code != handoff.ExitUsage || !strings.Contains(errOut, "descriptor 3 is open already") || len(b.asked()) != 0 {
-		t.Errorf("exit code %d, %q, %d requests", code, errOut, len(b.asked()))
+	if code != handoff.ExitUsage || !strings.Contains(errOut, "descriptor 3 is open already") || len(b.Asked()) != 0 {
+		t.Errorf("exit code %d, %q, %d requests", code, errOut, len(b.Asked()))
 	}
 	c.FirstFD = 20
 	out, errOut, code := run(t, c, []*os.File{null})
@@ -190,8 +195,8 @@ func TestLaunchExitCodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := newFakeBroker(t)
-	good, stranger := listen(t, b), os.Geteuid()+1
+	b := handofftest.NewFake(t)
+	good, stranger := handofftest.Listen(t, b), os.Geteuid()+1
 	cases := map[string]struct {
 		config handoff.LaunchConfig
 		code   int
@@ -214,7 +219,7 @@ func TestLaunchExitCodes(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			before := len(b.asked())
+			before := len(b.Asked())
 			if c.config.Socket == "" {
 				c.config.Socket = good
 			}
@@ -222,7 +227,7 @@ func TestLaunchExitCodes(t *testing.T) {
 				c.config.Database = "orders"
 			}
 			_, errOut, code := run(t, launch{LaunchConfig: c.config}, nil)
-			calls := len(b.asked()) - before
+			calls := len(b.Asked()) - before
 			if code != c.code || !strings.Contains(errOut, c.says) || calls != c.calls {
 				t.Errorf("exit code %d, %q, %d requests; want %d, %q, %d", code, errOut, calls, c.code, c.says, c.calls)
 			}
@@ -231,19 +236,19 @@ func TestLaunchExitCodes(t *testing.T) {
 }
 
 func TestVariablesOfOthersAreLeftAlone(t *testing.T) {
-	b := newFakeBroker(t)
-	out, errOut, code := run(t, launch{LaunchConfig: handoff.LaunchConfig{Socket: listen(t, b), Database: "orders"}}, nil, "PGUSER=me")
+	b := handofftest.NewFake(t)
+	out, errOut, code := run(t, launch{LaunchConfig: handoff.LaunchConfig{Socket: handofftest.Listen(t, b), Database: "orders"}}, nil, "PGUSER=me")
 	if code != 0 || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, "PGUSER is set already") {
 		t.Errorf("exit code %d, %q", code, errOut)
 	}
 	wantLines(t, out, "PGHOST=\n", "PGDATABASE=\n", "PGUSER=me\n")
-	if calls := b.asked(); calls[0].User != "me" {
+	if calls := b.Asked(); calls[0].User != "me" {
 		t.Errorf("asked as %q", calls[0].User)
 	}
 }
 
 func TestInheritedRefusesWhatDoesNotFit(t *testing.T) {
-	near, far := pairFiles()
+	near, far := mustPair(t)
 	defer func() { _ = near.Close(); _ = far.Close() }()
 	open := fmt.Sprint(near.Fd())
 	for name, c := range map[string]struct{ fds, control, reply, says string }{
@@ -265,6 +270,30 @@ func TestInheritedRefusesWhatDoesNotFit(t *testing.T) {
 				t.Errorf("got %d leases, %v; want %q", len(leases), err, c.says)
 			}
 		})
+	}
+}
+
+func TestInheritedControlIsASocketInTheUnixDomain(t *testing.T) {
+	before := openDescriptors(t)
+	for name, domain := range map[string]int{"no socket": -1, "no connection to pghandoff": unix.AF_INET} {
+		near, far := mustPair(t)
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY, 0)
+		if domain >= 0 {
+			_ = unix.Close(fd)
+			fd, err = unix.Socket(domain, unix.SOCK_STREAM, 0)
+		}
+		lease, dupErr := unix.Dup(int(near.Fd()))
+		if err := errors.Join(err, dupErr, near.Close(), far.Close()); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(handoff.EnvFDs, fmt.Sprint(lease))
+		t.Setenv(handoff.EnvControl, fmt.Sprint(fd))
+		if _, err := handoff.Inherited(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want %q", err, name)
+		}
+	}
+	if after := openDescriptors(t); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Lease is a connection on loan. It owns its descriptor. The fields do not change; methods may be called from any
@@ -55,16 +57,16 @@ func (l *Lease) ask(ctx context.Context, op Op) error {
 		return fmt.Errorf("%s lease: this process has neither its secret nor the connection that acquired it (%s)", op,
 			EnvControl)
 	case control == nil:
-		fresh, err := dial(ctx, l.socket, l.serverUID)
+		fresh, err := dial(l.socket, l.serverUID, false)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = fresh.release() }()
 		control = fresh
 	}
-	_, file, err := control.exchange(ctx, call)
-	if file != nil {
-		_ = file.Close()
+	_, fd, err := control.exchange(ctx, call)
+	if fd >= 0 {
+		_ = unix.Close(fd) // nobody asked for one
 	}
 	return err
 }

@@ -5,13 +5,7 @@ import (
 	"fmt"
 )
 
-// SQLSTATE codes that this package itself answers with.
-const (
-	codeProtocol = "08P01" // protocol_violation
-	codeLimit    = "54000" // program_limit_exceeded
-	codeStopping = "57P01" // admin_shutdown
-	codeInternal = "XX000" // internal_error
-)
+const codeProtocol = "08P01" // protocol_violation, what this package itself answers with
 
 // Refusal is the answer no: what the function is told, and nothing that is not meant for it. It is an error on both
 // ends of the conversation.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 )
 
 const maxReplySize = 64 << 10 // 64 KiB, a reply's line without its line break
@@ -26,10 +25,10 @@ type Granted struct {
 	Transport Transport
 	State     State
 	// What start-up would have told; with State Startup it may be missing.
-	Tx         byte    // transaction status as in ReadyForQuery: I, T or E; 0: not told
-	PID        uint32  // the backend's process id; 0: not told
-	Secret     *Secret // for cancel and release; nil: withheld
-	Parameters map[string]string
+	Tx         byte        // transaction status as in ReadyForQuery: I, T or E; 0: not told
+	PID        uint32      // the backend's process id; 0: not told
+	Secret     *Secret     // for cancel and release; nil: withheld
+	Parameters []Parameter // in the order of the line; nil: none told
 }
 
 // AppendReply writes the reply as a line with its line break. It fails, leaving dst as it was, if the line would be too
@@ -44,7 +43,7 @@ func AppendReply(dst []byte, r Reply) ([]byte, error) {
 }
 
 func appendReply(dst []byte, r Reply) []byte {
-	w := objectWriter{append(dst, `{"v":`+strconv.Itoa(version)...)}
+	w := objectWriter{append(dst, versionMember...)}
 	if r.ID != nil {
 		w.text("id", *r.ID)
 	}
@@ -77,13 +76,15 @@ func appendReply(dst []byte, r Reply) []byte {
 
 // ParseReply reads one line, given without its line break. Unknown names are ignored, other deviations are errors (not
 // of type *Refusal: nobody has refused anything).
+//
+// The Reply's strings share one copy of the line.
 func ParseReply(line []byte) (r Reply, err error) {
 	if len(line) > maxReplySize {
 		return Reply{}, errReplyTooLong
 	}
-	s, err := newScanner(line)
+	s, err := newScanner(string(line))
 	if err == nil {
-		r, err = readReply(s)
+		r, err = readReply(&s)
 	}
 	if err == nil {
 		err = s.end()
@@ -138,11 +139,11 @@ func readReply(s *scanner) (Reply, error) {
 	case !seenVersion || !seenOK:
 		return Reply{}, malformed("the reply lacks \"v\" or \"ok\"")
 	case !ok:
-		r.Refusal = &no
+		r.Refusal = new(no)
 	case g.Lease != "" && (g.Transport == "" || g.State == ""):
 		return Reply{}, malformed("the grant lacks \"transport\" or \"state\"")
 	case g.Lease != "":
-		r.Granted = &g
+		r.Granted = new(g)
 	}
 	return r, nil
 }

@@ -1,103 +1,134 @@
 package proxy
 
 import (
-	"context"
-	"errors"
-	"net"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"pghandoff/handoff"
+	"pghandoff/proxy/loop"
 )
 
-// accept takes one connection and serves it, while another goroutine goes on
-// accepting: so that a function is not kept waiting for the one that serves it
-// to be scheduled. It returns without one when the listener is closed. Running
-// out of descriptors is waited out, never an end.
-func (d *Daemon) accept(ctx context.Context, o *door, l *net.UnixListener, serve func(context.Context, *door, *net.UnixConn, *Peer)) {
-	conn, err := l.AcceptUnix()
-	for err != nil {
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-			return
-		}
-		d.complain.Do(func() { d.log.Error().Err(err).Str(fieldSocket, o.dir).Msg("accept") })
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			d.descriptors.use(func() { d.turnAway(l) })
-		}
-		pause(ctx, acceptPause)
-		conn, err = l.AcceptUnix()
-	}
-	d.work.Go(func() { d.accept(ctx, o, l, serve) }) // the next one; ends as this does
-	defer conn.Close()
-	peer, err := peerOf(conn)
-	if err != nil {
-		d.log.Error().Err(err).Msg("connection refused: who it is cannot be told")
-		return
-	}
-	serve(ctx, o, conn, peer)
+// entry is one listening socket of a door. It belongs to the front loop.
+type entry struct {
+	d       *Daemon
+	door    *door
+	fd      int // owned
+	handoff bool
+	token   loop.Token
+	rest    loop.Timer // until accepting is tried again
 }
 
 // acceptPause is how long a failing accept is left alone.
 const acceptPause = 20 * time.Millisecond
 
+// open begins to accept. Front loop only.
+func (e *entry) open() (err error) {
+	e.token, err = e.d.front().Add(e.fd, e, loop.Readable)
+	return err
+}
+
+// close stops listening. It is idempotent, and to be called on the front loop
+// once that runs.
+func (e *entry) close() {
+	if e.token != 0 {
+		e.d.front().Cancel(&e.rest)
+		e.d.front().Remove(e.token)
+		e.token = 0
+	}
+	if e.fd >= 0 {
+		unix.Close(e.fd)
+		e.fd = -1
+	}
+}
+
+// Ready takes one connection and serves it as far as that goes without waiting.
+// The next one is served in the next turn, among all others. Running out of
+// descriptors is waited out, never an end.
+func (e *entry) Ready(loop.Events) {
+	fd, err := loop.Accept(e.fd)
+	switch err {
+	case nil:
+	case unix.EAGAIN, unix.ECONNABORTED:
+		return
+	default:
+		e.trouble(err)
+		return
+	}
+	peer, err := peerOf(fd)
+	if err != nil {
+		unix.Close(fd)
+		e.d.log.Error().Err(err).Msg("connection refused: who it is cannot be told")
+		return
+	}
+	if e.handoff {
+		e.d.serveHandoff(e.door, fd, peer)
+	} else {
+		e.d.serveWire(e.door, fd, peer)
+	}
+}
+
+// trouble stops accepting for a moment.
+func (e *entry) trouble(err error) {
+	e.d.complain.Do(func() { e.d.log.Error().Err(err).Str(fieldSocket, e.door.dir).Msg("accept") })
+	if err == unix.EMFILE || err == unix.ENFILE {
+		e.d.descriptors.use(e.turnAway)
+	}
+	e.d.front().Want(e.token, 0)
+	e.d.front().Set(&e.rest, acceptPause, e)
+}
+
+// Expired is called when the pause is over.
+func (e *entry) Expired(*loop.Timer) { e.d.front().Want(e.token, loop.Readable) }
+
 // turnAway takes one connection, for which there is no descriptor but the spare
 // one, and tells it so.
-func (d *Daemon) turnAway(l *net.UnixListener) {
-	l.SetDeadline(time.Now().Add(acceptPause))
-	conn, err := l.AcceptUnix()
-	l.SetDeadline(time.Time{})
+func (e *entry) turnAway() {
+	fd, err := loop.Accept(e.fd)
 	if err != nil {
 		return
 	}
-	defer conn.Close()
-	s := &session{d: d, conn: conn}
-	if l == d.doorOf(l).handoff {
-		refuseHandoff(conn, errDescriptors())
-		return
-	}
-	s.tell(errDescriptors())
+	e.d.turnAway(fd, e.handoff, errDescriptors())
 }
 
-// doorOf returns the door that a listener belongs to.
-func (d *Daemon) doorOf(l *net.UnixListener) *door {
-	for _, o := range d.doors {
-		if o.wire == l || o.handoff == l {
-			return o
-		}
+// turnAway tells a connection why it is not served, before it has asked, and
+// closes it. The one message always fits into an empty socket.
+func (d *Daemon) turnAway(fd int, isHandoff bool, f *Failure) {
+	if isHandoff {
+		loop.Send(fd, refusalLine(nil, refusalOf(f)))
+	} else {
+		loop.Send(fd, lastWords(f))
 	}
-	return &door{}
+	unix.Close(fd)
 }
 
 // spare is a descriptor that is kept so that somebody can be told when there is
-// no other. Safe for concurrent use.
-type spare struct {
-	mu   sync.Mutex
-	file *os.File
-}
+// no other. It belongs to the front loop once that runs.
+type spare struct{ fd int }
 
 // hold takes the spare descriptor, if it is free to be had.
 func (s *spare) hold() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.file == nil {
-		s.file, _ = os.Open(os.DevNull) // without it nobody is told, that is all
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		fd = -1 // without it nobody is told, that is all
+	}
+	s.fd = fd
+}
+
+// close gives the descriptor up for good.
+func (s *spare) close() {
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+		s.fd = -1
 	}
 }
 
 // use gives the descriptor up while f runs.
 func (s *spare) use(f func()) {
-	s.mu.Lock()
-	file := s.file
-	s.file = nil
-	s.mu.Unlock()
-	if file == nil {
-		return
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+		f()
 	}
-	file.Close()
-	f()
 	s.hold()
 }
 
@@ -118,51 +149,4 @@ func (s *seldom) Do(f func()) {
 	if due {
 		f()
 	}
-}
-
-// slowRefusals is how many connections over their limit may be listened to for
-// a moment at a time; further ones are told at once, and before they have asked.
-const slowRefusals = 64
-
-func (d *Daemon) serveWire(ctx context.Context, o *door, conn *net.UnixConn, peer *Peer) {
-	s := &session{d: d, conn: conn, peer: peer, door: o, way: "wire"}
-	if err := d.limits.take(peer.UID, limitConnections); err != nil {
-		select {
-		case d.refusals <- struct{}{}:
-			s.refuse(ctx, failureOf(err))
-			<-d.refusals
-		default:
-			s.tell(failureOf(err))
-		}
-		return
-	}
-	s.serve(ctx)
-	if !s.handed { // else the lease goes on being it
-		d.limits.give(peer.UID, limitConnections)
-	}
-}
-
-func (d *Daemon) serveHandoff(ctx context.Context, o *door, conn *net.UnixConn, peer *Peer) {
-	if err := d.limits.take(peer.UID, limitConnections); err != nil {
-		refuseHandoff(conn, failureOf(err))
-		return
-	}
-	defer d.limits.give(peer.UID, limitConnections)
-	b := &broker{d: d, peer: peer, door: o}
-	err := handoff.Serve(ctx, conn, b, handoff.ServeOptions{Report: func(err error) {
-		d.log.Error().Err(err).Uint32(fieldUID, peer.UID).Msg("handoff request")
-	}})
-	if err != nil && ctx.Err() == nil {
-		d.log.Debug().Err(err).Uint32(fieldUID, peer.UID).Msg("handoff connection")
-	}
-}
-
-// refuseHandoff answers whatever will be asked on a handoff connection.
-func refuseHandoff(conn *net.UnixConn, f *Failure) {
-	line, err := handoff.AppendReply(nil, handoff.Reply{Refusal: &handoff.Refusal{SQLState: f.SQLState, Message: f.Message, Hint: f.Hint, Retry: f.Retry}})
-	if err != nil {
-		return // it is short enough
-	}
-	conn.SetWriteDeadline(time.Now().Add(speakPatience))
-	conn.Write(line) // it may be gone
 }

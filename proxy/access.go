@@ -119,9 +119,9 @@ func (r *rule) matches(p *Peer) bool {
 // isUID compares user ids: the overflow id is nobody, and uid 0 is root only
 // from our own namespaces.
 func (p *Peer) isUID(uid uint32) bool {
-	return p.UID == uid && uid != overflowID && (uid != 0 || p.HostRoot)
+	return p.UID == uid && uid != overflowID && (uid != 0 || p.HostRoot())
 }
 
 func (p *Peer) inGroup(gid uint32) bool {
-	return gid != overflowID && (p.GID == gid || slices.Contains(p.Groups, gid)) && (gid != 0 || p.HostRoot || p.UID != 0)
+	return gid != overflowID && (p.GID == gid || slices.Contains(p.Groups, gid)) && (gid != 0 || p.HostRoot() || p.UID != 0)
 }

@@ -16,7 +16,7 @@ import (
 func id(n uint32) *uint32 { return &n }
 
 func TestRulesMatchInEveryKeyAndTheKernelsWordDecides(t *testing.T) {
-	hostRoot, containerRoot := Peer{HostRoot: true, PID: 1}, Peer{PID: 2}
+	hostRoot, containerRoot := Peer{root: yes, PID: 1}, Peer{root: no, PID: 2}
 	for name, c := range map[string]struct {
 		rules []config.Rule
 		peer  Peer

@@ -33,8 +33,8 @@ func pause(ctx context.Context, d time.Duration) {
 // whoever waits for the end of theirs knows that the signal is out.
 func (d *Daemon) cancel(ctx context.Context, peer *Peer, pid, secret uint32) {
 	l := d.leases.withSecret(secret)
-	if l == nil || l.up.pid != pid || l.ask.peer.UID != peer.UID {
-		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.audit(), Outcome: "no such lease"})
+	if l == nil || l.up.pid != pid || l.peer.UID != peer.UID {
+		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.named, Outcome: "no such lease"})
 		pause(ctx, wrongCancelDelay)
 		return
 	}
@@ -47,12 +47,12 @@ func (d *Daemon) cancelLease(ctx context.Context, l *Lease, peer *Peer) {
 	l.mu.Lock()
 	if l.released {
 		l.mu.Unlock()
-		d.trail.Record(audit.Event{Event: audit.CancelDropped, Lease: l.id, Route: l.route.name, Peer: peer.audit(), Outcome: "already released"})
+		d.trail.Record(audit.Event{Event: audit.CancelDropped, Lease: l.id, Route: l.route.name, Peer: peer.named, Outcome: "already released"})
 		return
 	}
-	l.up.cancels.Add(1)
+	l.up.cancels.begin()
 	l.mu.Unlock()
-	defer l.up.cancels.Done()
+	defer l.up.cancels.end()
 	ctx, cancel := context.WithTimeout(ctx, cancelPatience)
 	defer cancel()
 	kind, outcome := audit.CancelForwarded, ""
@@ -69,5 +69,5 @@ func (d *Daemon) cancelLease(ctx context.Context, l *Lease, peer *Peer) {
 	case <-ctx.Done():
 		kind, outcome = audit.CancelDropped, "too many cancels under way"
 	}
-	d.trail.Record(audit.Event{Event: kind, Lease: l.id, Route: l.route.name, Peer: peer.audit(), Upstream: l.up.audit(), Outcome: outcome})
+	d.trail.Record(audit.Event{Event: kind, Lease: l.id, Route: l.route.name, Peer: peer.named, Upstream: l.up.audit(), Outcome: outcome})
 }

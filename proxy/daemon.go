@@ -51,13 +51,17 @@ type Daemon struct {
 	reload   sync.Mutex // one at a time
 	stop     context.CancelFunc
 	draining atomic.Bool
-	work     sync.WaitGroup // sessions, releases
-	loops    []*loop.Loop   // relay the leases
-	next     atomic.Uint32  // loop to use next
+	work     sync.WaitGroup // visitors, leases, workers, resets
+	loops    []*loop.Loop   // the first one is the front loop
+	loads    loads          // of the loops
 
-	refusals    chan struct{} // budget of refusals that may take a moment
+	// These belong to the front loop.
+	visitors    map[visitor]struct{}
+	refusals    int // connections over their limit that are listened to
 	descriptors spare
-	complain    seldom // about failing accepts
+	pairs       pairs
+
+	complain seldom // about failing accepts
 }
 
 // table is what a configuration turns into; a reload swaps it whole.
@@ -71,7 +75,7 @@ type table struct {
 // served from [Daemon.Run] on. On an error nothing is left behind.
 func New(cfg *config.Config, o Options) (_ *Daemon, err error) {
 	d := &Daemon{options: o, log: o.Log, limits: newLimits(cfg.Limits), leases: newRegistry(), started: time.Now(),
-		refusals: make(chan struct{}, slowRefusals)}
+		visitors: map[visitor]struct{}{}, descriptors: spare{fd: -1}}
 	d.runDir = handoff.RunDir(firstOf(o.RunDir, cfg.RunDir))
 	controlPath := ControlDir(firstOf(o.ControlDir, cfg.ControlDir), d.runDir)
 	var tenants []string
@@ -100,7 +104,7 @@ func New(cfg *config.Config, o Options) (_ *Daemon, err error) {
 	own := uint32(os.Geteuid())
 	folders := append([]config.Folder{{Path: d.runDir, Mode: cfg.Socket.Mode, Group: cfg.Socket.Group}}, cfg.Sockets...)
 	for _, f := range folders {
-		o, err := openDoor(f, own)
+		o, err := d.openDoor(f, own)
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +140,7 @@ func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
 		d.trail.Record(audit.Event{Event: audit.IdentityLoaded, Identity: name})
 	}
 	for name, c := range cfg.Routes {
-		r, err := newRoute(name, c, t.identities, d.nextLoop, d.trail, d.log)
+		r, err := newRoute(name, c, t.identities, d.trail, d.log)
 		if err != nil {
 			problems = append(problems, err)
 			continue

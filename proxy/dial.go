@@ -8,7 +8,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,8 +19,8 @@ import (
 
 	"pghandoff/certs"
 	"pghandoff/pgwire"
+	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
-	"pghandoff/proxy/loop"
 	"pghandoff/tlsstate"
 )
 
@@ -26,7 +29,8 @@ import (
 const tcpUserTimeout = 30 * time.Second
 
 // dialler makes upstreams of one route. It is immutable but for the cache of
-// its password source, and safe for concurrent use.
+// its password source and what was last said by a server, and safe for concurrent
+// use.
 type dialler struct {
 	route    string
 	cfg      config.Route
@@ -34,12 +38,12 @@ type dialler struct {
 	mode     tlsstate.Mode
 	direct   tlsstate.Negotiation
 	binding  pgwire.BindingMode
-	roots    *x509.CertPool    // nil: those of the identity, else the system's
-	anchors  [32]byte          // digest of the file of roots
-	system   bool              // the system's, whatever the identity brings
-	identity *certs.Identity   // nil: none
-	loops    func() *loop.Loop // where the next upstream belongs; nil: nowhere
+	roots    *x509.CertPool  // nil: those of the identity, else the system's
+	anchors  [32]byte        // digest of the file of roots
+	system   bool            // the system's, whatever the identity brings
+	identity *certs.Identity // nil: none
 	password *passwordSource
+	last     shared
 }
 
 func newDialler(name string, cfg config.Route, identities map[string]*certs.Identity) (*dialler, error) {
@@ -195,11 +199,32 @@ func (d *dialler) connect(ctx context.Context, server config.Server, password co
 	if u.end, err = newEnd(conn); err != nil {
 		return nil, err
 	}
-	if d.loops != nil {
-		u.loop = d.loops()
-	}
+	d.last.share(u)
 	u.retire = retireTime(u.opened, d.cfg.Pool.MaxLifetime.Std())
 	return u, nil
+}
+
+// shared is what was said of the upstream that was made last. The next one is
+// most likely the same, and then refers to it: thousands of sets of parameters
+// would be most of the memory that idle upstreams take.
+type shared struct {
+	mu         sync.Mutex
+	parameters parameterSet
+	described  *audit.Upstream
+}
+
+// share lets u refer to what is known already.
+func (s *shared) share(u *Upstream) {
+	described := u.describe()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.parameters, u.parameters) {
+		s.parameters = slices.Clip(u.parameters)
+	}
+	if s.described == nil || !reflect.DeepEqual(s.described, described) {
+		s.described = described
+	}
+	u.parameters, u.described = s.parameters, s.described
 }
 
 // retireTime spreads the ends of upstreams that were opened together over the

@@ -13,6 +13,8 @@
 //   - checkout runs no query;
 //   - nothing of the server's credentials crosses to a function;
 //   - whatever a function or a server sends ends at most its own lease;
+//   - nothing on a loop waits for a disk, a name, a login or a lock that is held
+//     for long;
 //   - every goroutine ends with the context of [Daemon.Run].
 //
 // The life of a lease, and the code of each step:

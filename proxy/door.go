@@ -22,8 +22,8 @@ type door struct {
 	dir     string
 	routes  []string // empty: all
 	access  *access  // nil: the routes' own
-	wire    *net.UnixListener
-	handoff *net.UnixListener
+	wire    *entry
+	handoff *entry
 }
 
 // shows reports whether a route can be reached through this door.
@@ -32,7 +32,7 @@ func (o *door) shows(route string) bool {
 }
 
 // openDoor makes the folder and binds both sockets in it.
-func openDoor(f config.Folder, own uint32) (*door, error) {
+func (d *Daemon) openDoor(f config.Folder, own uint32) (*door, error) {
 	o := &door{dir: f.Path, routes: f.Routes}
 	mode, err := strconv.ParseUint(f.Mode, 8, 32)
 	if err != nil {
@@ -46,14 +46,27 @@ func openDoor(f config.Folder, own uint32) (*door, error) {
 	if err := makeRunDir(f.Path); err != nil {
 		return nil, err
 	}
-	if o.wire, err = bind(filepath.Join(f.Path, handoff.WireName), os.FileMode(mode), gid); err != nil {
+	if o.wire, err = d.openEntry(o, handoff.WireName, os.FileMode(mode), gid); err != nil {
 		return nil, err
 	}
-	if o.handoff, err = bind(filepath.Join(f.Path, handoff.SocketName), os.FileMode(mode), gid); err != nil {
+	if o.handoff, err = d.openEntry(o, handoff.SocketName, os.FileMode(mode), gid); err != nil {
 		o.close()
 		return nil, err
 	}
 	return o, nil
+}
+
+// openEntry binds a socket, at which nobody is accepted yet.
+func (d *Daemon) openEntry(o *door, name string, mode os.FileMode, gid int) (*entry, error) {
+	l, err := bind(filepath.Join(o.dir, name), mode, gid)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := takeDescriptor(l)
+	if err != nil {
+		return nil, unavailable("bind socket: %w", err)
+	}
+	return &entry{d: d, door: o, fd: fd, handoff: name == handoff.SocketName}, nil
 }
 
 // lookupFolder looks up the names of a folder's group and rules on this host.
@@ -138,12 +151,15 @@ func bind(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
 	return l, nil
 }
 
+// entries returns the sockets that there are.
+func (o *door) entries() []*entry {
+	return slices.DeleteFunc([]*entry{o.wire, o.handoff}, func(e *entry) bool { return e == nil })
+}
+
 // close stops listening. The sockets stay in the file system until remove.
 func (o *door) close() {
-	for _, l := range []*net.UnixListener{o.wire, o.handoff} {
-		if l != nil {
-			l.Close()
-		}
+	for _, e := range o.entries() {
+		e.close()
 	}
 }
 

@@ -143,7 +143,7 @@ func TestCheckAcceptsNamesOfThisHost(t *testing.T) {
 
 func TestDoorIsNotOpenedForAGroupOrRuleThatThisHostLacks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run")
-	_, err := openDoor(config.Folder{Path: path, Mode: "0660", Group: "no-such-a", Allow: []config.Rule{{User: "no-such-b"}}}, 0)
+	_, err := new(Daemon).openDoor(config.Folder{Path: path, Mode: "0660", Group: "no-such-a", Allow: []config.Rule{{User: "no-such-b"}}}, 0)
 	if err == nil || !strings.Contains(err.Error(), "no-such-a") || !strings.Contains(err.Error(), "no-such-b") {
 		t.Errorf("got %v", err)
 	}

@@ -3,8 +3,8 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
-	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -135,10 +135,16 @@ func (e *end) close() {
 	}
 }
 
+// leave closes the descriptor, which may have been added to l.
+func (e *end) leave(l *loop.Loop) {
+	l.Close(e.token, e.fd)
+	e.token, e.fd = 0, -1
+}
+
 // takeDescriptor duplicates the descriptor of c and closes c, so that the
 // runtime's poller is not woken for it any more. The caller owns the result,
 // which is non-blocking.
-func takeDescriptor(c net.Conn) (int, error) {
+func takeDescriptor(c io.Closer) (int, error) {
 	defer c.Close()
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -152,14 +158,6 @@ func takeDescriptor(c net.Conn) (int, error) {
 		return -1, fmt.Errorf("duplicate descriptor: %w", err)
 	}
 	return fd, nil
-}
-
-// giveDescriptor is the way back: a net.Conn that owns what fd was. On an error
-// it is closed.
-func giveDescriptor(fd int) (net.Conn, error) {
-	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close() // FileConn duplicates it
-	return net.FileConn(f)
 }
 
 // newEnd takes a connection that is logged in out of the blocking world: from

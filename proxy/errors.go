@@ -175,6 +175,10 @@ func errNoRoute(name string) *Failure {
 	return &Failure{SQLState: codeNoSuchDatabase, Message: fmt.Sprintf("there is no route %q", name), Hint: "functions name a route of the configuration as their database", Reason: "no_route"}
 }
 
+func errOtherRoute(route, named string) *Failure {
+	return &Failure{SQLState: codeNoSuchDatabase, Message: fmt.Sprintf("this descriptor is a lease of route %q, not of %q", route, named), Reason: "no_route"}
+}
+
 func errNotAllowed(p *Peer, route string) *Failure {
 	return &Failure{SQLState: codeNotAuthorized, Message: fmt.Sprintf("uid %d may not use route %q", p.UID, route), Hint: "the route's allow rules must match it", Reason: "not_allowed"}
 }

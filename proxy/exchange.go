@@ -14,49 +14,33 @@ import (
 type exchange struct {
 	up     *Upstream
 	script *pgwire.Script
-	timer  *time.Timer
-	done   chan error // capacity 1
+	timer  loop.Timer
+	done   func(*pgwire.Outcome, error)
 	over   bool
 }
 
 var (
-	errNoAnswer  = errors.New("the server did not answer in time")
-	errMore      = errors.New("the server said more than was asked")
-	errLoopEnded = errors.New("the event loop has ended")
+	errNoAnswer = errors.New("the server did not answer in time")
+	errMore     = errors.New("the server said more than was asked")
 )
 
-// exchange runs a script of ours on the quiet session, within limit, and blocks
-// until it has ended. On an error the session cannot be used any more.
-func (u *Upstream) exchange(request []byte, ready int, limit time.Duration) (*pgwire.Outcome, error) {
-	x := &exchange{up: u, script: pgwire.NewScript(ready), done: make(chan error, 1)}
-	if !u.loop.Post(func() { x.begin(request, limit) }) {
-		return nil, errLoopEnded
-	}
-	if err := <-x.done; err != nil {
-		return nil, err
-	}
-	out := x.script.Outcome()
-	for _, p := range out.Reported {
-		u.parameters.set(p)
-	}
-	return out, nil
-}
-
-func (x *exchange) begin(request []byte, limit time.Duration) {
-	u := x.up
+// exchange runs a script of ours on the quiet session, on its loop and within
+// limit, and then calls done. On an error the session cannot be used any more.
+func (u *Upstream) exchange(request []byte, ready int, limit time.Duration, done func(*pgwire.Outcome, error)) {
+	x := &exchange{up: u, script: pgwire.NewScript(ready), done: done}
 	if err := u.send(u.loop.Out, request); err != nil {
 		x.finish(fmt.Errorf("send to server: %w", err))
 		return
 	}
-	var err error
-	if u.token, err = u.loop.Add(u.fd, x, x.wants()); err != nil {
+	if err := u.watch(x, x.wants()); err != nil {
 		x.finish(err)
 		return
 	}
-	x.timer = time.AfterFunc(limit, func() { // stopped by finish
-		u.loop.Post(func() { x.finish(errNoAnswer) })
-	})
+	u.loop.Set(&x.timer, limit, x)
 }
+
+// Expired is called when the server has not answered in time.
+func (x *exchange) Expired(*loop.Timer) { x.finish(errNoAnswer) }
 
 func (x *exchange) wants() loop.Events {
 	if len(x.up.unsent()) > 0 {
@@ -90,7 +74,7 @@ func (x *exchange) Ready(e loop.Events) {
 	default:
 		if err := u.answer(); err != nil {
 			x.finish(err)
-		} else if err := u.loop.Want(u.token, x.wants()); err != nil {
+		} else if err := u.watch(x, x.wants()); err != nil {
 			x.finish(err)
 		}
 	}
@@ -109,9 +93,15 @@ func (x *exchange) finish(err error) {
 		return
 	}
 	x.over = true
-	if x.timer != nil {
-		x.timer.Stop()
+	u := x.up
+	u.loop.Cancel(&x.timer)
+	if err != nil {
+		x.done(nil, err)
+		return
 	}
-	x.up.loop.Remove(x.up.token)
-	x.done <- err
+	out := x.script.Outcome()
+	for _, p := range out.Reported {
+		u.parameters.set(p)
+	}
+	x.done(out, nil)
 }

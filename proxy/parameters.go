@@ -10,17 +10,20 @@ import (
 )
 
 // parameterSet is what a server has reported, in the order of its first report.
+// Upstreams share the sets that are the same: what a set holds is never changed,
+// only replaced.
 type parameterSet []pgwire.Parameter
 
 // set takes note of one report.
 func (s *parameterSet) set(p pgwire.Parameter) {
-	for i := range *s {
-		if (*s)[i].Name == p.Name {
-			(*s)[i].Value = p.Value
-			return
-		}
+	i := slices.IndexFunc(*s, func(q pgwire.Parameter) bool { return q.Name == p.Name })
+	switch {
+	case i < 0:
+		*s = append(slices.Clip(*s), p)
+	case (*s)[i].Value != p.Value:
+		*s = slices.Clone(*s)
+		(*s)[i].Value = p.Value
 	}
-	*s = append(*s, p)
 }
 
 func (s parameterSet) get(name string) (value string, ok bool) {
@@ -30,14 +33,6 @@ func (s parameterSet) get(name string) (value string, ok bool) {
 		}
 	}
 	return "", false
-}
-
-func (s parameterSet) toMap() map[string]string {
-	m := make(map[string]string, len(s))
-	for _, p := range s {
-		m[p.Name] = p.Value
-	}
-	return m
 }
 
 // settingName is an identifier, or several joined by dots, as

@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -24,30 +23,60 @@ type Peer struct {
 	GID    uint32
 	Groups []uint32 // supplementary
 	PID    int32    // 0: in a pid namespace that we do not see
-	// HostRoot says that uid 0 is root here, not root of a container.
-	HostRoot bool
+
+	socket int // to ask further; borrowed while access is decided
+	root   answer
+	named  *audit.Peer // what the audit says about it; the audit's own once it has an event
+	looked bool        // for its program
 }
 
-// peerOf asks the kernel who is at the other end of c, which is borrowed.
-func peerOf(c *net.UnixConn) (*Peer, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
+// answer is what is known about a question that costs a look at /proc.
+type answer int
+
+const (
+	unasked answer = iota
+	yes
+	no
+)
+
+// peerOf asks the kernel who is at the other end of socket fd, which is borrowed
+// for as long as access may have to be decided.
+func peerOf(fd int) (*Peer, error) {
+	p := &Peer{socket: fd}
+	if err := p.read(fd); err != nil {
 		return nil, fmt.Errorf("peer credentials: %w", err)
 	}
-	p := new(Peer)
-	var inner error
-	if err := raw.Control(func(fd uintptr) { inner = p.read(int(fd)) }); err != nil {
-		return nil, fmt.Errorf("peer credentials: %w", err)
+	p.named = &audit.Peer{UID: p.UID, GID: p.GID, PID: p.PID}
+	return p, nil
+}
+
+// gone notes that the socket is closed, and so can answer nothing any more.
+func (p *Peer) gone() {
+	p.socket = -1
+	if p.root == unasked {
+		p.root = no
 	}
-	if inner != nil {
-		return nil, fmt.Errorf("peer credentials: %w", inner)
-	}
-	if p.UID == 0 {
-		if err := raw.Control(func(fd uintptr) { p.HostRoot = isHostRoot(int(fd), p.PID) }); err != nil {
-			return nil, fmt.Errorf("peer credentials: %w", err)
+}
+
+// HostRoot reports whether uid 0 is root here, not root of a container. It is
+// looked up when a rule first asks for it.
+func (p *Peer) HostRoot() bool {
+	if p.root == unasked {
+		p.root = no
+		if p.UID == 0 && isHostRoot(p.socket, p.PID) {
+			p.root = yes
 		}
 	}
-	return p, nil
+	return p.root == yes
+}
+
+// look looks up the peer's program before its first event, off the way of the
+// grant. It may be gone by then: that is best effort and decides nothing.
+func (p *Peer) look() {
+	if !p.looked && p.PID > 0 {
+		p.looked = true
+		p.named.Exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
+	}
 }
 
 // isHostRoot reports whether process pid, the peer of socket fd, is in our user
@@ -71,6 +100,7 @@ func isHostRoot(fd int, pid int32) bool {
 	return err == nil || err == unix.EPERM
 }
 
+// read takes what the kernel says by the socket alone.
 func (p *Peer) read(fd int) error {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -139,13 +169,3 @@ var ownNamespaces = sync.OnceValue(func() map[string]namespace {
 	}
 	return own
 })
-
-// audit describes the peer. Its program is looked up only now, off the way of
-// the grant, and may be gone: that is best effort and decides nothing.
-func (p *Peer) audit() *audit.Peer {
-	a := &audit.Peer{UID: p.UID, GID: p.GID, PID: p.PID}
-	if p.PID > 0 {
-		a.Exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
-	}
-	return a
-}

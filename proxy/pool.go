@@ -38,13 +38,9 @@ type poolEvents struct {
 	failed func(err error, retryIn time.Duration)
 }
 
-// waiter is one function in the queue.
-type waiter struct{ ch chan granted } // capacity 1
-
-type granted struct {
-	up  *Upstream
-	err error
-}
+// waiter is one function in the queue. deliver is called once, unless it leaves,
+// with an upstream or why there is none; it must not block.
+type waiter struct{ deliver func(*Upstream, error) }
 
 // failedDial is why there is no upstream and when to try again.
 type failedDial struct {
@@ -68,51 +64,68 @@ func newPool(route string, cfg config.Pool, dial func(context.Context) (*Upstrea
 }
 
 // takeIdle returns an idle upstream that is fit to be handed out, if there is
-// one and nobody waits; else nil.
+// one and nobody waits; else nil. Its place is filled by refill, when the
+// function has been served.
 func (p *pool) takeIdle() *Upstream {
 	for {
-		g, w := p.claim(false, false)
-		if w != nil || g.up == nil {
-			return nil
+		u := p.popIdle()
+		if u == nil || u.fit() {
+			return u
 		}
-		if g.up.fit() {
-			return g.up
-		}
-		p.drop(g.up, "closed by the server")
+		p.drop(u, "closed by the server")
 	}
 }
 
-// take returns an upstream that is fit to be handed out, waiting at most wait
-// for one, in order of arrival; notice, if set, is called once when the wait
-// gets long. Errors: a *Failure, what the last dial said, or ctx's.
-func (p *pool) take(ctx context.Context, wait time.Duration, notice func()) (*Upstream, error) {
-	start := time.Now()
-	first := false
-	for {
-		g, w := p.claim(first, wait > 0)
-		if w != nil {
-			g = p.await(ctx, w, start, wait, notice)
-			notice = nil
-		}
-		switch {
-		case errors.Is(g.err, errPoolFullNow):
-			return nil, p.full(start)
-		case g.err != nil:
-			return nil, g.err
-		case g.up.fit():
-			return g.up, nil
-		}
-		p.drop(g.up, "closed by the server")
-		first = true // it was our turn
+func (p *pool) popIdle() *Upstream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) == 0 || len(p.waiters) > 0 {
+		return nil
 	}
+	return p.popLocked()
+}
+
+func (p *pool) popLocked() *Upstream {
+	last := len(p.idle) - 1
+	u := p.idle[last]
+	p.idle[last] = nil
+	p.idle = p.idle[:last]
+	return u
+}
+
+// take returns an idle upstream, which may not be fit, or why there will be none.
+// If both are nil, w has joined the queue: at its head if it was its turn before.
+// Errors: errPoolClosed, or what the last dial said.
+func (p *pool) take(w *waiter, again bool) (*Upstream, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.fillLocked()
+	switch {
+	case p.closed:
+		return nil, errPoolClosed
+	case len(p.idle) > 0 && (again || len(p.waiters) == 0):
+		return p.popLocked(), nil
+	case p.failure != nil && p.open == 0 && time.Now().Before(p.failure.until):
+		return nil, p.failure.err
+	case again:
+		p.waiters = slices.Insert(p.waiters, 0, w)
+	default:
+		p.waiters = append(p.waiters, w)
+	}
+	return nil, nil
+}
+
+// refill starts dials for what is missing.
+func (p *pool) refill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fillLocked()
 }
 
 // errPoolClosed: a reload has replaced the pool, or the daemon stops.
 var errPoolClosed = errors.New("pool is closed")
 
-// errPoolFullNow is replaced by a Failure that says how long was waited.
-var errPoolFullNow = errors.New("no upstream is free")
-
+// full says why a function that may not wait any more gets nothing.
 func (p *pool) full(start time.Time) error {
 	p.mu.Lock()
 	failure := p.failure
@@ -121,67 +134,6 @@ func (p *pool) full(start time.Time) error {
 		return failure.err
 	}
 	return errPoolFull(p.route, time.Since(start), p.cfg.Max)
-}
-
-// claim takes an idle upstream, or joins the queue: at its head if first.
-func (p *pool) claim(first, mayWait bool) (granted, *waiter) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.closed:
-		return granted{err: errPoolClosed}, nil
-	case len(p.idle) > 0 && (first || len(p.waiters) == 0):
-		u := p.idle[len(p.idle)-1]
-		p.idle = p.idle[:len(p.idle)-1]
-		p.fillLocked()
-		return granted{up: u}, nil
-	case p.failure != nil && p.open == 0 && time.Now().Before(p.failure.until):
-		return granted{err: p.failure.err}, nil
-	case !mayWait:
-		p.fillLocked()
-		return granted{err: errPoolFullNow}, nil
-	}
-	w := &waiter{ch: make(chan granted, 1)}
-	if first {
-		p.waiters = slices.Insert(p.waiters, 0, w)
-	} else {
-		p.waiters = append(p.waiters, w)
-	}
-	p.fillLocked()
-	return granted{}, w
-}
-
-// await waits for the queue to serve w.
-func (p *pool) await(ctx context.Context, w *waiter, start time.Time, wait time.Duration, notice func()) granted {
-	timeout := time.NewTimer(time.Until(start.Add(wait)))
-	defer timeout.Stop()
-	var long <-chan time.Time
-	if notice != nil && p.cfg.WaitNotice > 0 {
-		t := time.NewTimer(p.cfg.WaitNotice.Std())
-		defer t.Stop()
-		long = t.C
-	}
-	for {
-		select {
-		case g := <-w.ch:
-			return g
-		case <-long:
-			notice()
-			long = nil
-		case <-timeout.C:
-			if p.leave(w) {
-				return granted{err: errPoolFullNow}
-			}
-			return <-w.ch
-		case <-ctx.Done():
-			if !p.leave(w) {
-				if g := <-w.ch; g.up != nil {
-					p.give(g.up)
-				}
-			}
-			return granted{err: context.Cause(ctx)}
-		}
-	}
 }
 
 // leave takes w out of the queue; false: it has been served meanwhile.
@@ -213,13 +165,14 @@ func (p *pool) give(u *Upstream) {
 	case len(p.waiters) > 0:
 		w := p.waiters[0]
 		p.waiters = slices.Delete(p.waiters, 0, 1)
-		w.ch <- granted{up: u}
+		p.mu.Unlock()
+		w.deliver(u, nil)
+		return
 	default:
 		u.idleFrom = now
 		p.idle = append(p.idle, u)
 	}
 	p.mu.Unlock()
-	p.nudge()
 }
 
 // drop closes an upstream and fills its place.
@@ -258,7 +211,7 @@ func (p *pool) close() {
 	p.idle, p.waiters, p.closed = nil, nil, true
 	p.mu.Unlock()
 	for _, w := range waiters {
-		w.ch <- granted{err: errPoolClosed}
+		w.deliver(nil, errPoolClosed)
 	}
 	for _, u := range idle {
 		p.drop(u, "shutdown")

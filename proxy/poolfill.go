@@ -189,7 +189,7 @@ func (p *pool) failedToDial(err error) {
 	}
 	p.mu.Unlock()
 	for _, w := range told {
-		w.ch <- granted{err: err}
+		w.deliver(nil, err)
 	}
 	time.AfterFunc(retryIn, p.nudge) // fires at most once more after run has ended, into a channel
 	p.on.failed(err, retryIn)

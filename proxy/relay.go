@@ -3,9 +3,9 @@ package proxy
 import (
 	"errors"
 	"io"
+	"sync/atomic"
 	"time"
 
-	"pghandoff/pgwire"
 	"pghandoff/proxy/loop"
 )
 
@@ -37,14 +37,14 @@ const (
 	lastWordsPatience = 30 * time.Second
 )
 
-// bridge relays between a function and an upstream on an event loop, to which
-// all of it but start and stop belongs.
+// bridge relays between a function and an upstream on the upstream's event
+// loop, to which all of it but stop belongs.
 type bridge struct {
-	loop     *loop.Loop
-	function end  // owned
-	server   *end // that of up
+	d        *Daemon
+	lease    *Lease
 	up       *Upstream
-	ended    func(ending) // must not block
+	function end                  // owned
+	home     atomic.Pointer[load] // whose loop is that of up
 
 	in, out uint64 // bytes from and to the function
 
@@ -52,30 +52,21 @@ type bridge struct {
 	deaf     bool     // the function does not listen any more
 	lost     *ending  // the server sends no more, and why
 	stopping *Failure // the daemon wants it to end
-	timer    *time.Timer
+	timer    loop.Timer
+	expiring ending // what it ends as when the timer fires
 	over     bool
 }
 
-// newBridge owns the function's descriptor. ended is called once, by the loop:
-// then nothing of the session is in flight any more, and the function's
-// descriptor is closed.
-func newBridge(function int, up *Upstream, ended func(ending)) *bridge {
-	return &bridge{loop: up.loop, function: end{fd: function}, server: &up.end, up: up, ended: ended}
-}
-
-// start begins to relay.
-func (b *bridge) start() {
-	if !b.loop.Post(b.begin) {
-		b.function.close()
-		b.up.tracker.Spoil()
-		b.ended(ending{outcome: endStopped})
-	}
+// open makes the bridge of a lease; it owns the function's end.
+func (b *bridge) open(d *Daemon, l *Lease, function end) {
+	b.d, b.lease, b.up, b.function = d, l, l.up, function
+	b.home.Store(d.loads.all[0])
 }
 
 // stop ends the lease with a last word for the function: when the session is
 // idle, or at once. Safe from any goroutine.
 func (b *bridge) stop(f *Failure, now bool) {
-	b.loop.Post(func() {
+	b.post(func() {
 		if b.over {
 			return
 		}
@@ -83,6 +74,18 @@ func (b *bridge) stop(f *Failure, now bool) {
 		if now || b.restful() {
 			b.finish(ending{endStopped, f})
 		}
+	})
+}
+
+// post runs f on the bridge's loop, wherever it has moved to by then.
+func (b *bridge) post(f func()) {
+	home := b.home.Load()
+	home.loop.Post(func() {
+		if b.home.Load() != home {
+			b.post(f)
+			return
+		}
+		f()
 	})
 }
 
@@ -95,20 +98,29 @@ type (
 	serverSide   struct{ *bridge }
 )
 
-// begin adds both ends to the loop.
-func (b *bridge) begin() {
-	if b.over {
-		return // stopped before it began
-	}
-	var err error
-	if b.function.token, err = b.loop.Add(b.function.fd, functionSide{b}, loop.Readable); err == nil {
-		b.server.token, err = b.loop.Add(b.server.fd, serverSide{b}, loop.Readable)
-	}
-	if err != nil {
+// begin takes what the function has sent already, and adds both ends to the
+// loop.
+func (b *bridge) begin(surplus []byte) {
+	if err := b.add(); err != nil {
 		b.up.tracker.Spoil()
 		b.finish(ending{endStopped, &Failure{SQLState: codeTooMany, Message: "the daemon is out of resources", Retry: true, Reason: "descriptors"}})
 		return
 	}
+	if len(surplus) > 0 {
+		b.take(surplus)
+	}
+	b.want()
+}
+
+// add lets the loop call the bridge.
+func (b *bridge) add() (err error) {
+	l := b.up.loop
+	if b.function.token != 0 {
+		l.Rebind(b.function.token, functionSide{b})
+	} else if b.function.token, err = l.Add(b.function.fd, functionSide{b}, loop.Readable|loop.Closed); err != nil {
+		return err
+	}
+	return b.up.watch(serverSide{b}, loop.Readable)
 }
 
 // Ready is called when the function has sent something, takes more, or is gone.
@@ -119,17 +131,38 @@ func (f functionSide) Ready(e loop.Events) {
 	}
 	switch {
 	case b.over || e&(loop.Readable|loop.Closed) == 0:
-	case b.gone == nil && len(b.server.unsent()) == 0:
+	case b.gone == nil && len(b.up.unsent()) == 0:
 		b.fromFunction(e&loop.Closed == 0)
+		if to := b.d.loads.turn(b.home.Load()); to != nil {
+			b.move(to)
+		}
 	case e&loop.Closed != 0:
 		b.deafen()
 	}
 }
 
+// move gives the lease to another loop, between two turns.
+func (b *bridge) move(to *load) {
+	if b.over || b.timer.IsSet() {
+		return // it does not keep the loop busy any more
+	}
+	from := b.up.loop
+	from.Remove(b.function.token)
+	b.function.token = 0
+	b.up.leave()
+	b.up.loop = to.loop
+	b.home.Store(to)
+	to.loop.Post(func() {
+		if !b.over {
+			b.begin(nil)
+		}
+	})
+}
+
 // Ready is called when the server has sent something, takes more, or is gone.
 func (s serverSide) Ready(e loop.Events) {
 	b := s.bridge
-	if e&loop.Writable != 0 && len(b.server.unsent()) > 0 {
+	if e&loop.Writable != 0 && len(b.up.unsent()) > 0 {
 		b.flushServer()
 	}
 	switch {
@@ -145,7 +178,8 @@ func (s serverSide) Ready(e loop.Events) {
 // says that it has closed at most its own direction: then it may be waiting for
 // answers.
 func (b *bridge) fromFunction(listens bool) {
-	n, err := loop.Receive(b.function.fd, b.loop.In[:readSize])
+	in := b.up.loop.In[:readSize]
+	n, err := loop.Receive(b.function.fd, in)
 	if err = ended(n, err); err != nil {
 		if !listens {
 			b.deaf, b.function.pending = true, nil
@@ -153,13 +187,18 @@ func (b *bridge) fromFunction(listens bool) {
 		b.functionGone(ending{outcome: endFunctionClosed})
 		return
 	}
-	if n == 0 {
-		return
+	if n > 0 {
+		b.take(in[:n])
+		b.want()
 	}
-	b.in += uint64(n)
-	k, terminate, fault := b.up.tracker.Frontend(b.loop.In[:n])
+}
+
+// take gives the server what the function said.
+func (b *bridge) take(p []byte) {
+	b.in += uint64(len(p))
+	k, terminate, fault := b.up.tracker.Frontend(p)
 	if k > 0 {
-		if err := b.server.send(b.loop.Out, b.loop.In[:k]); err != nil {
+		if err := b.up.send(b.up.loop.Out, p[:k]); err != nil {
 			b.unheard()
 			return
 		}
@@ -170,12 +209,11 @@ func (b *bridge) fromFunction(listens bool) {
 	case fault != nil:
 		b.functionGone(ending{endFunctionFault, failureOf(fault)})
 	}
-	b.want()
 }
 
 // fromServer takes what the server has sent, once, to the function.
 func (b *bridge) fromServer() {
-	plain, more, err := b.server.receive(b.loop.In)
+	plain, more, err := b.up.receive(b.up.loop.In)
 	if more {
 		b.deliver(plain)
 	}
@@ -273,7 +311,7 @@ func (b *bridge) unheard() {
 	if b.gone == nil {
 		b.gone = &ending{outcome: endServerClosed}
 	}
-	b.server.keep(nil)
+	b.up.keep(nil)
 	b.expire(ending{outcome: endServerClosed}, drainPatience)
 	b.want()
 }
@@ -317,7 +355,7 @@ func (b *bridge) flushFunction() {
 }
 
 func (b *bridge) flushServer() {
-	if b.server.flush() != nil {
+	if b.up.flush() != nil {
 		b.unheard()
 		return
 	}
@@ -331,7 +369,7 @@ func (b *bridge) want() {
 		return
 	}
 	var function, server loop.Events
-	if b.gone == nil && len(b.server.unsent()) == 0 {
+	if b.gone == nil && len(b.up.unsent()) == 0 {
 		function |= loop.Readable
 	}
 	if len(b.function.pending) > 0 {
@@ -343,10 +381,11 @@ func (b *bridge) want() {
 	if b.lost == nil && len(b.function.pending) == 0 {
 		server |= loop.Readable
 	}
-	if len(b.server.unsent()) > 0 {
+	if len(b.up.unsent()) > 0 {
 		server |= loop.Writable
 	}
-	if b.loop.Want(b.function.token, function) != nil || b.loop.Want(b.server.token, server) != nil {
+	l := b.up.loop
+	if l.Want(b.function.token, function) != nil || l.Want(b.up.token, server) != nil {
 		b.up.tracker.Spoil()
 		b.finish(ending{outcome: endStopped})
 	}
@@ -357,30 +396,29 @@ func (b *bridge) expire(why ending, patience time.Duration) {
 	if b.over {
 		return
 	}
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	b.timer = time.AfterFunc(patience, func() { b.loop.Post(func() { b.finish(why) }) }) // stopped by finish
+	b.expiring = why
+	b.up.loop.Set(&b.timer, patience, b)
 }
 
-// finish takes both ends out of the loop, gives the function its last word and
-// closes its descriptor.
+// Expired is called when the patience is over.
+func (b *bridge) Expired(*loop.Timer) { b.finish(b.expiring) }
+
+// finish takes the function out of the loop, gives it its last word and closes
+// its descriptor; the upstream goes its way.
 func (b *bridge) finish(why ending) {
 	if b.over {
 		return
 	}
 	b.over = true
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	b.loop.Remove(b.function.token)
-	b.loop.Remove(b.server.token)
+	l := b.up.loop
+	l.Cancel(&b.timer)
 	if why.said != nil && !b.deaf && len(b.function.pending) == 0 && b.up.tracker.BackendAtBoundary() {
-		loop.Send(b.function.fd, pgwire.AppendError(nil, why.said.notice())) // it may be gone
+		loop.Send(b.function.fd, lastWords(why.said)) // it may be gone
 	}
-	b.function.close()
-	if len(b.server.unsent()) > 0 {
+	b.function.leave(l)
+	if len(b.up.unsent()) > 0 {
 		b.up.tracker.Spoil()
 	}
-	b.ended(why)
+	b.d.finish(b.lease, why)
+	b.d.work.Done()
 }

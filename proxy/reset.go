@@ -12,31 +12,53 @@ import (
 // resetPatience is how long the clean-up of a session may take.
 const resetPatience = 5 * time.Second
 
-// clean makes a session that is quiet ready for the next function. It reports
-// why the upstream cannot be used again, or "". It blocks up to twice
-// resetPatience and belongs in the background.
-func (u *Upstream) clean(reset string) (unfit string) {
-	u.cancels.Wait() // no cancel may hit the next function
-	if u.doubtful.Load() {
-		return "a cancel may be under way"
+// clean makes a session that is quiet ready for the next function, on its loop,
+// and calls done with the reason why the upstream cannot be used again, or "".
+// It takes at most twice resetPatience, and as long as a cancel is under way: no
+// cancel may hit the next function.
+func (u *Upstream) clean(reset string, done func(unfit string)) {
+	l := u.loop
+	if !u.cancels.whenOver(func() { l.Post(func() { u.rollback(reset, done) }) }) {
+		return
 	}
-	if u.tracker.Status() != 'I' {
-		out, err := u.exchange(pgwire.AppendQuery(nil, "ROLLBACK"), 1, resetPatience)
-		if err != nil || out.Refused != nil || out.Status != 'I' || !slices.Equal(out.Done, []string{"ROLLBACK"}) {
-			return "rollback did not succeed"
-		}
+	u.rollback(reset, done)
+}
+
+// rollback ends a transaction that the function has left open.
+func (u *Upstream) rollback(reset string, done func(unfit string)) {
+	switch {
+	case u.doubtful.Load():
+		done("a cancel may be under way")
+	case u.tracker.Status() == 'I':
+		u.discard(reset, done)
+	default:
+		u.exchange(pgwire.AppendQuery(nil, "ROLLBACK"), 1, resetPatience, func(out *pgwire.Outcome, err error) {
+			if err != nil || out.Refused != nil || out.Status != 'I' || !slices.Equal(out.Done, []string{"ROLLBACK"}) {
+				done("rollback did not succeed")
+				return
+			}
+			u.discard(reset, done)
+		})
 	}
+}
+
+// discard forgets what the function has left in the session.
+func (u *Upstream) discard(reset string, done func(unfit string)) {
 	switch reset {
 	case "close":
-		return "reset: close"
+		done("reset: close")
+		return
 	case "none":
-		return ""
+		done("")
+		return
 	}
-	out, err := u.exchange(discardScript(), 2, resetPatience)
-	if err != nil || out.Refused != nil || out.Status != 'I' || !slices.Equal(out.Done, []string{"DISCARD ALL", "RESET", "SELECT 1"}) {
-		return "reset did not succeed"
-	}
-	return ""
+	u.exchange(discardScript(), 2, resetPatience, func(out *pgwire.Outcome, err error) {
+		if err != nil || out.Refused != nil || out.Status != 'I' || !slices.Equal(out.Done, []string{"DISCARD ALL", "RESET", "SELECT 1"}) {
+			done("reset did not succeed")
+			return
+		}
+		done("")
+	})
 }
 
 // discardScript brings a session back to where its login left it. DISCARD ALL

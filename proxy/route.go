@@ -13,7 +13,6 @@ import (
 	"pghandoff/certs"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
-	"pghandoff/proxy/loop"
 )
 
 // Route is a named way to a database: its dialler, its pool and who may use it.
@@ -31,7 +30,7 @@ type Route struct {
 // are not counted as upstreams.
 const cancelBudget = 16
 
-func newRoute(name string, cfg config.Route, identities map[string]*certs.Identity, loops func() *loop.Loop, trail *audit.Log, log zerolog.Logger) (*Route, error) {
+func newRoute(name string, cfg config.Route, identities map[string]*certs.Identity, trail *audit.Log, log zerolog.Logger) (*Route, error) {
 	r := &Route{name: name, cfg: cfg, cancels: make(chan struct{}, cancelBudget)}
 	var err error
 	if r.access, err = newAccess(uint32(os.Geteuid()), cfg.Allow); err != nil {
@@ -40,7 +39,6 @@ func newRoute(name string, cfg config.Route, identities map[string]*certs.Identi
 	if r.dialler, err = newDialler(name, cfg, identities); err != nil {
 		return nil, fmt.Errorf("routes.%s: %w", name, err)
 	}
-	r.dialler.loops = loops
 	log = log.With().Str(fieldRoute, name).Logger()
 	r.pool = newPool(name, cfg.Pool, r.dialler.dial, poolEvents{
 		opened: func(u *Upstream) {

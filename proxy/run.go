@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -22,7 +23,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := raiseDescriptorLimit(); err != nil {
 		d.log.Warn().Err(err).Msg("the limit of file descriptors stays as it is")
 	}
-	d.descriptors.hold()
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
 	ended, err := d.startLoops()
@@ -44,16 +44,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.reload.Unlock()
 	controlled := make(chan error, 1)
 	go func() { controlled <- admin.Serve(base, l, d) }() // ended by end; waited for below
-	for _, o := range d.doors {
-		d.work.Go(func() { d.accept(ctx, o, o.wire, d.serveWire) }) // ended by door.close; drain waits for it
-		d.work.Go(func() { d.accept(ctx, o, o.handoff, d.serveHandoff) })
-		d.log.Info().Str(fieldSocket, o.dir).Msg("serving functions")
+	if err = d.openDoors(); err != nil {
+		d.stop()
 	}
 	d.trail.Record(audit.Event{Event: audit.DaemonStarted})
 	running := true
 	select {
 	case <-ctx.Done():
-	case err = <-controlled:
+	case controlErr := <-controlled:
+		err = errors.Join(err, controlErr)
 		running = false
 	}
 	d.drain()
@@ -74,6 +73,7 @@ func (d *Daemon) startLoops() (stop func(), err error) {
 	if n == 0 {
 		n = runtime.NumCPU()
 	}
+	d.loads.began = d.started
 	var running sync.WaitGroup
 	stop = func() {
 		for _, l := range d.loops {
@@ -81,7 +81,7 @@ func (d *Daemon) startLoops() (stop func(), err error) {
 		}
 		running.Wait()
 		for _, l := range d.loops {
-			l.Close()
+			l.Free()
 		}
 	}
 	for range n {
@@ -91,6 +91,7 @@ func (d *Daemon) startLoops() (stop func(), err error) {
 			return nil, fmt.Errorf("make an event loop: %w", err)
 		}
 		d.loops = append(d.loops, l)
+		d.loads.all = append(d.loads.all, &load{loop: l})
 		running.Go(func() { // ended by stop
 			if err := l.Run(); err != nil {
 				d.log.Error().Err(err).Msg("an event loop has ended: its leases hang until they are closed")
@@ -100,13 +101,46 @@ func (d *Daemon) startLoops() (stop func(), err error) {
 	return stop, nil
 }
 
-// nextLoop gives upstreams, and so their leases, to the loops in turn; nil if
-// none is running.
-func (d *Daemon) nextLoop() *loop.Loop {
-	if len(d.loops) == 0 {
-		return nil
+// onFront runs f on the front loop and waits for it.
+func (d *Daemon) onFront(f func()) {
+	done := make(chan struct{})
+	d.front().Post(func() {
+		f()
+		close(done)
+	})
+	<-done
+}
+
+// openDoors begins to serve functions.
+func (d *Daemon) openDoors() (err error) {
+	d.onFront(func() {
+		d.descriptors.hold()
+		d.pairs.refill()
+		for _, o := range d.doors {
+			for _, e := range o.entries() {
+				err = errors.Join(err, e.open())
+			}
+		}
+	})
+	for _, o := range d.doors {
+		d.log.Info().Str(fieldSocket, o.dir).Msg("serving functions")
 	}
-	return d.loops[int(d.next.Add(1))%len(d.loops)]
+	return err
+}
+
+// closeDoors stops accepting and ends the visits.
+func (d *Daemon) closeDoors() {
+	d.onFront(func() {
+		for _, o := range d.doors {
+			o.remove()
+			o.close()
+		}
+		d.descriptors.close()
+		d.pairs.close()
+		for v := range d.visitors {
+			v.leave()
+		}
+	})
 }
 
 // Drain makes Run return, as the end of its context does.
@@ -119,10 +153,7 @@ func (d *Daemon) drain() {
 	d.reload.Unlock()
 	d.log.Info().Msg("draining: idle leases end now, running transactions may finish")
 	var patience time.Duration
-	for _, o := range d.doors {
-		o.remove()
-		o.close()
-	}
+	d.closeDoors()
 	for _, r := range d.table.Load().routes {
 		patience = max(patience, r.cfg.Timeouts.Drain.Std())
 	}

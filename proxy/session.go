@@ -1,296 +1,336 @@
 package proxy
 
 import (
-	"context"
+	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"pghandoff/pgwire"
+	"pghandoff/proxy/loop"
 )
 
-// startupPatience is how long a function may take to send its start-up packet.
-const startupPatience = 10 * time.Second
-
-// speakPatience is how long a message of ours may take to be accepted.
-const speakPatience = time.Second
+const (
+	// startupPatience is how long a function may take to send its start-up packet.
+	startupPatience = 10 * time.Second
+	// refusalPatience is how long a connection over its limit may take for it.
+	refusalPatience = time.Second
+	// startupRead is how much is read at a time before a lease is granted: a
+	// start-up packet, and what a function may send behind it. 16 KiB.
+	startupRead = 16 << 10
+	// slowRefusals is how many connections over their limit may be listened to
+	// at a time; further ones are told at once, and before they have asked.
+	slowRefusals = 64
+)
 
 // session is one function's connection on which the start-up is emulated: the
 // wire socket's, or the daemon's end of a pair given away with state startup.
+// It belongs to the front loop, and ends by becoming a lease or by being closed.
 type session struct {
-	d    *Daemon
-	conn *net.UnixConn
-	peer *Peer
-	door *door
-	way  string
+	d        *Daemon
+	peer     *Peer
+	door     *door
+	function end
 	// lease is what was granted before the start-up (handoff); nil: it is
 	// granted by it (wire).
-	lease *Lease
-	// handed says that the connection has become a lease that is relayed.
-	handed bool
+	lease   *Lease
+	counted bool     // against the uid's limit of connections
+	refusal *Failure // whatever is asked for is refused, but a cancel
+	ask     *ask     // under way; nil: none
+	timer   loop.Timer
+
+	asked    [2]bool // SSLRequest and GSSENCRequest have been answered
+	packet   []byte  // of a start-up packet that is not whole
+	surplus  []byte  // what came behind it
+	greeting []byte  // what goes out before the parameters
+	over     bool
 }
 
-// receiveStartup reads packets until one is a start-up message or a cancel
-// request. Requests for encryption are answered with N: there is none on a
-// Unix socket. Errors for the function are *Failure.
-func (s *session) receiveStartup(ctx context.Context) (pgwire.Startup, error) {
-	if s.lease == nil { // who holds a lease may take time; it is bounded by its own limits
-		s.conn.SetReadDeadline(time.Now().Add(startupPatience))
+// serveWire serves a new connection of the wire socket, which it owns.
+func (d *Daemon) serveWire(o *door, fd int, peer *Peer) {
+	s := &session{d: d, peer: peer, door: o, function: end{fd: fd}}
+	patience := startupPatience
+	if err := d.limits.take(peer.UID, limitConnections); err != nil {
+		s.refusal, patience = failureOf(err), refusalPatience
+		if d.refusals == slowRefusals {
+			d.turnAway(fd, false, s.refusal)
+			return
+		}
+		d.refusals++
 	}
-	stop := context.AfterFunc(ctx, func() { s.conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer func() {
-		stop()
-		s.conn.SetReadDeadline(time.Time{})
-	}()
-	seen := map[pgwire.StartupKind]bool{}
-	for {
-		p, err := s.receivePacket()
-		if err != nil {
-			return p, err
-		}
-		if p.Kind != pgwire.SSLRequest && p.Kind != pgwire.GSSENCRequest {
-			return p, nil
-		}
-		if seen[p.Kind] {
-			return p, &Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("%s was sent twice", p.Kind), Reason: "protocol"}
-		}
-		seen[p.Kind] = true
-		if waiting, err := unread(s.conn); err != nil || waiting > 0 {
-			return p, &Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("received unencrypted data after %s", p.Kind), Reason: "protocol"}
-		}
-		if _, err := s.conn.Write([]byte{'N'}); err != nil {
-			return p, err
-		}
+	s.counted = s.refusal == nil
+	s.begin(patience)
+}
+
+// begin reads what has come already, and waits for the rest.
+func (s *session) begin(patience time.Duration) {
+	s.d.enter(s)
+	s.Ready(loop.Readable)
+	if !s.over && s.ask == nil && patience > 0 {
+		s.d.front().Set(&s.timer, patience, s)
 	}
 }
 
-func (s *session) receivePacket() (pgwire.Startup, error) {
-	var field [4]byte
-	if _, err := io.ReadFull(s.conn, field[:]); err != nil {
-		return pgwire.Startup{}, err
+// watch waits for events of the function.
+func (s *session) watch(events loop.Events) {
+	var err error
+	if s.function.token != 0 {
+		err = s.d.front().Want(s.function.token, events)
+	} else if events != 0 {
+		s.function.token, err = s.d.front().Add(s.function.fd, s, events)
 	}
-	n, err := pgwire.StartupLength(field)
 	if err != nil {
-		return pgwire.Startup{}, failureOf(err)
-	}
-	body := make([]byte, n-4)
-	if _, err := io.ReadFull(s.conn, body); err != nil {
-		return pgwire.Startup{}, err
-	}
-	st, err := pgwire.ParseStartup(body)
-	if err != nil {
-		return st, failureOf(err)
-	}
-	return st, nil
-}
-
-// unread returns how many bytes wait in the socket's buffer.
-func unread(c syscall.Conn) (n int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if cerr := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.SIOCINQ) }); cerr != nil {
-		return 0, cerr
-	}
-	return n, err
-}
-
-// serve runs the session until it is refused or relayed. It owns conn.
-func (s *session) serve(ctx context.Context) {
-	defer s.conn.Close()
-	st, err := s.receiveStartup(ctx)
-	switch {
-	case err != nil:
-		s.abandon(err)
-	case st.Kind == pgwire.CancelRequest:
-		s.abandonLease("cancel request")
-		s.cancel(ctx, &st)
-	default:
-		s.start(ctx, &st)
+		s.tell(failureOf(err))
 	}
 }
 
-// abandon ends a session whose start-up went wrong.
-func (s *session) abandon(err error) {
-	var f *Failure
-	if !errors.As(err, &f) && s.lease != nil {
-		s.lease.mu.Lock()
-		f = s.lease.revoked
-		s.lease.mu.Unlock()
-	}
-	if f != nil {
-		s.tell(f)
-	}
-	s.abandonLease("no start-up")
-}
-
-func (s *session) abandonLease(why string) {
-	if s.lease != nil {
-		s.d.finish(s.lease, ending{outcome: why})
-	}
-}
-
-// tell sends a FATAL error, the session's last word.
-func (s *session) tell(f *Failure) {
-	s.conn.SetWriteDeadline(time.Now().Add(speakPatience))
-	s.conn.Write(pgwire.AppendError(nil, f.notice())) // it may be gone
-}
-
-// refusalPatience is how long a connection over the limit may take to send its
-// start-up packet.
-const refusalPatience = time.Second
-
-// refuse answers a start-up message with an error. A cancel request is served:
-// it must get through just when there is too much of everything.
-func (s *session) refuse(ctx context.Context, f *Failure) {
-	ctx, cancel := context.WithTimeout(ctx, refusalPatience)
-	defer cancel()
-	st, err := s.receiveStartup(ctx)
-	if err == nil && st.Kind == pgwire.CancelRequest {
-		s.cancel(context.WithoutCancel(ctx), &st)
+// Ready is called when the function has sent something or is gone.
+func (s *session) Ready(e loop.Events) {
+	if s.ask != nil { // only its end is waited for
+		if e&loop.Closed != 0 {
+			s.close("gone")
+		}
 		return
 	}
-	s.tell(f)
-}
-
-// cancel serves a cancel request.
-func (s *session) cancel(ctx context.Context, st *pgwire.Startup) {
-	if len(st.Secret) == 4 {
-		s.d.cancel(ctx, s.peer, st.PID, binary.BigEndian.Uint32(st.Secret))
+	l := s.d.front()
+	n, err := loop.Receive(s.function.fd, l.In[:startupRead])
+	switch err = ended(n, err); {
+	case err != nil:
+		s.close("no start-up")
+	case n == 0:
+		s.watch(loop.Readable)
+	default:
+		s.feed(l.In[:n])
 	}
 }
 
-// start answers a start-up message and relays.
-func (s *session) start(ctx context.Context, st *pgwire.Startup) {
-	greeting := s.greet(st)
-	l, err := s.acquire(ctx, st, greeting)
+// Expired is called when the function has taken too long.
+func (s *session) Expired(*loop.Timer) {
+	if s.refusal != nil {
+		s.tell(s.refusal)
+		return
+	}
+	s.close("no start-up")
+}
+
+// leave tells a function that has not been served that the daemon stops. The
+// lease that a session may have is revoked by itself.
+func (s *session) leave() {
+	switch {
+	case s.lease != nil:
+	case s.ask != nil:
+		s.ask.stop(errShutdown())
+	default:
+		s.tell(errShutdown())
+	}
+}
+
+// feed takes bytes of start-up packets.
+func (s *session) feed(p []byte) {
+	if len(s.packet) > 0 {
+		s.packet = append(s.packet, p...)
+		p, s.packet = s.packet, nil
+	}
+	n, err := packetLength(p)
+	if err == nil && (n == 0 || len(p) < n) {
+		s.packet = bytes.Clone(p)
+		s.watch(loop.Readable)
+		return
+	}
+	var st pgwire.Startup
+	if err == nil {
+		st, err = pgwire.ParseStartup(p[4:n])
+	}
 	if err != nil {
 		s.tell(failureOf(err))
 		return
 	}
-	reply := *greeting
+	s.serve(&st, p[n:])
+}
+
+// packetLength returns the length of the start-up packet that p begins with, or
+// 0 while that cannot be told.
+func packetLength(p []byte) (int, error) {
+	if len(p) < 4 {
+		return 0, nil
+	}
+	return pgwire.StartupLength([4]byte(p))
+}
+
+// serve does what a packet asks for; rest came behind it.
+func (s *session) serve(st *pgwire.Startup, rest []byte) {
+	switch st.Kind {
+	case pgwire.SSLRequest, pgwire.GSSENCRequest:
+		s.decline(st.Kind, rest)
+	case pgwire.CancelRequest:
+		s.cancel(st)
+	default:
+		if s.refusal != nil {
+			s.tell(s.refusal)
+			return
+		}
+		s.surplus = bytes.Clone(rest)
+		s.start(st)
+	}
+}
+
+// decline answers a request for encryption with N: there is none on a Unix
+// socket.
+func (s *session) decline(kind pgwire.StartupKind, rest []byte) {
+	seen := &s.asked[0]
+	if kind == pgwire.GSSENCRequest {
+		seen = &s.asked[1]
+	}
+	switch {
+	case *seen:
+		s.tell(&Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("%s was sent twice", kind), Reason: "protocol"})
+	case len(rest) > 0:
+		s.tell(&Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("received unencrypted data after %s", kind), Reason: "protocol"})
+	default:
+		*seen = true
+		if err := s.function.send(nil, []byte{'N'}); err != nil {
+			s.close("no start-up")
+			return
+		}
+		s.watch(loop.Readable)
+	}
+}
+
+// cancel serves a cancel request. The connection is kept until it is through,
+// so that whoever waits for its end knows that the signal is out.
+func (s *session) cancel(st *pgwire.Startup) {
+	s.abandonLease("cancel request")
+	if len(st.Secret) != 4 {
+		s.close("")
+		return
+	}
+	s.watch(0)
+	s.d.front().Cancel(&s.timer)
+	s.peer.look()
+	pid, secret := st.PID, binary.BigEndian.Uint32(st.Secret)
+	s.d.later(s.d.front(), func() { s.d.cancel(s.d.base, s.peer, pid, secret) }, func() { s.close("") })
+}
+
+// start answers a start-up message: it asks for a lease, unless there is one.
+func (s *session) start(st *pgwire.Startup) {
+	s.d.front().Cancel(&s.timer)
+	if st.Version > pgwire.VersionLatest || len(st.Options) > 0 {
+		s.greeting = pgwire.AppendNegotiateProtocolVersion(s.greeting, st.Options)
+	}
+	s.greeting = pgwire.AppendAuthenticationOk(s.greeting)
+	user, _ := st.Get("user")
+	if user == "" {
+		s.tell(&Failure{SQLState: codeNotAuthorized, Message: "no PostgreSQL user name specified in startup packet", Reason: "no_user"})
+		return
+	}
+	database, named := st.Get("database")
+	if database == "" {
+		database, named = user, false
+	}
+	application, _ := st.Get("application_name")
+	s.ask = &ask{d: s.d, by: s, peer: s.peer, door: s.door, way: "wire", database: database, user: user, application: application, parameters: st.Parameters}
+	if s.lease != nil {
+		s.ask.adopt(s.lease, named)
+	} else {
+		s.d.grant(s.ask)
+	}
+	if s.ask != nil && s.function.token != 0 {
+		s.watch(loop.Closed) // what it sends meanwhile is for the lease
+	}
+}
+
+// queued is called when the function has to wait: should it leave, so does its
+// wish.
+func (s *session) queued() { s.watch(loop.Closed) }
+
+// waitsLong tells the function that it is in the queue. AuthenticationOk goes
+// first: libpq takes no notice before it.
+func (s *session) waitsLong() {
+	b := pgwire.AppendNotice(s.greeting, pgwire.Notice{Severity: "NOTICE", Code: "00000", Message: fmt.Sprintf("all connections of route %q are in use: waiting for one", s.ask.database)})
+	s.greeting = nil
+	s.function.send(nil, b) // a function that is gone is noticed by the loop
+}
+
+// refused is called when the wish was not granted.
+func (s *session) refused(err error) {
+	s.ask = nil
+	s.lease = nil // it is over
+	s.tell(failureOf(err))
+}
+
+// granted answers the start-up message and lets the function's connection go on
+// as the lease.
+func (s *session) granted(l *Lease) {
+	s.ask = nil
+	l.connection = s.counted
+	reply := s.greeting
 	for _, p := range l.up.parameters {
 		reply = pgwire.AppendParameterStatus(reply, p)
 	}
 	reply = pgwire.AppendBackendKeyData(reply, l.up.pid, l.secret)
 	reply = pgwire.AppendReadyForQuery(reply, 'I')
-	s.conn.SetWriteDeadline(time.Now().Add(speakPatience))
-	_, err = s.conn.Write(reply)
-	s.conn.SetWriteDeadline(time.Time{})
-	s.d.announce(l)
-	if err != nil {
-		s.d.finish(l, ending{outcome: endFunctionClosed})
+	if len(s.function.pending) > 0 { // of a notice that found no room
+		s.function.pending = append(s.function.pending, reply...)
+	} else if err := s.function.send(nil, reply); err != nil {
+		l.connection = false
+		s.lease = l
+		s.close(endFunctionClosed)
 		return
 	}
-	fd, err := takeDescriptor(s.conn)
-	if err != nil {
-		s.d.finish(l, ending{outcome: "no descriptor"})
-		return
-	}
-	s.handed, l.connection = true, s.lease == nil
-	s.d.relay(l, fd)
+	s.over = true
+	s.d.front().Later(func() {
+		s.d.announce(l)
+		s.d.relay(l, s.function, s.surplus)
+		s.d.exit(s)
+	})
 }
 
-// greet returns what comes before the parameters. A notice about a long wait
-// sends it ahead.
-func (s *session) greet(st *pgwire.Startup) *[]byte {
-	var b []byte
-	if st.Version > pgwire.VersionLatest || len(st.Options) > 0 {
-		b = pgwire.AppendNegotiateProtocolVersion(b, st.Options)
+// tell sends a FATAL error, the session's last word, and closes it.
+func (s *session) tell(f *Failure) {
+	if len(s.function.pending) == 0 {
+		loop.Send(s.function.fd, lastWords(f)) // it may be gone
 	}
-	b = pgwire.AppendAuthenticationOk(b)
-	return &b
+	s.close(f.Reason)
 }
 
-// acquire returns the session's lease: the one it was made for, or a new one.
-func (s *session) acquire(ctx context.Context, st *pgwire.Startup, greeting *[]byte) (*Lease, error) {
-	user, _ := st.Get("user")
-	if user == "" {
-		s.abandonLease("no user")
-		return nil, &Failure{SQLState: codeNotAuthorized, Message: "no PostgreSQL user name specified in startup packet", Reason: "no_user"}
-	}
-	database, ok := st.Get("database")
-	if !ok || database == "" {
-		database = user
-	}
-	if s.lease != nil {
-		return s.adopt(st, database, ok)
-	}
-	application, _ := st.Get("application_name")
-	return s.d.grant(ctx, ask{peer: s.peer, door: s.door, way: s.way, database: database, user: user, application: application, parameters: st.Parameters,
-		notice: func() { s.noticeWait(greeting, database) },
-		watch:  func(ctx context.Context) (context.Context, func()) { return watchHangup(ctx, s.conn) }})
-}
+func lastWords(f *Failure) []byte { return pgwire.AppendError(nil, f.notice()) }
 
-// noticeWait tells a function that it is in the queue. AuthenticationOk goes
-// first: libpq takes no notice before it.
-func (s *session) noticeWait(greeting *[]byte, route string) {
-	b := pgwire.AppendNotice(*greeting, pgwire.Notice{Severity: "NOTICE", Code: "00000", Message: fmt.Sprintf("all connections of route %q are in use: waiting for one", route)})
-	*greeting = nil
-	s.conn.SetWriteDeadline(time.Now().Add(speakPatience))
-	s.conn.Write(b) // a function that is gone is noticed by watchHangup
-	s.conn.SetWriteDeadline(time.Time{})
-}
-
-// adopt makes the lease that came with the descriptor fit the start-up message.
-func (s *session) adopt(st *pgwire.Startup, database string, named bool) (*Lease, error) {
-	l := s.lease
-	if named && database != l.route.name {
-		s.d.finish(l, ending{outcome: "wrong database"})
-		return nil, &Failure{SQLState: codeNoSuchDatabase, Message: fmt.Sprintf("this descriptor is a lease of route %q, not of %q", l.route.name, database), Reason: "no_route"}
-	}
-	settings, err := settingsOf(st.Parameters, l.route.cfg.IgnoreStartupParameters)
-	if err == nil {
-		err = l.set(settings)
-		if err == nil {
-			l.up.tracker = pgwire.NewTracker('I')
-			return l, nil
+// stop ends a session that holds a lease and has not started.
+func (s *session) stop(f *Failure, _ bool) {
+	s.d.front().Post(func() {
+		if !s.over && s.ask == nil {
+			s.tell(f)
 		}
-	}
-	s.d.finish(l, ending{outcome: failureOf(err).Reason})
-	return nil, err
+	})
 }
 
-// watchHangup returns a context that ends, with errGone, when the peer of c has
-// closed it in both directions. stop must be called; then nobody watches c any
-// more and its read deadline is unset. Nothing is taken from c.
-func watchHangup(ctx context.Context, c *net.UnixConn) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	raw, err := c.SyscallConn()
-	if err != nil {
-		cancel(err)
-		return ctx, func() {}
+// close ends the session. A lease that it holds is over for the reason why.
+func (s *session) close(why string) {
+	if s.over {
+		return
 	}
-	done := make(chan struct{})
-	go func() { // ended by stop's deadline
-		defer close(done)
-		raw.Read(func(fd uintptr) bool {
-			if !hungUp(int(fd)) {
-				return false // until something happens on c
-			}
-			cancel(errGone)
-			return true
-		})
-	}()
-	return ctx, func() {
-		c.SetReadDeadline(time.Unix(1, 0))
-		<-done
-		c.SetReadDeadline(time.Time{})
-		cancel(nil)
+	s.over = true
+	l := s.d.front()
+	l.Cancel(&s.timer)
+	s.function.leave(l)
+	s.peer.gone()
+	if s.ask != nil {
+		s.ask.abandon()
+		s.lease = nil // the wish ends it
 	}
+	s.abandonLease(why)
+	switch {
+	case s.refusal != nil:
+		s.d.refusals--
+	case s.counted:
+		s.d.limits.give(s.peer.UID, limitConnections)
+	}
+	s.d.exit(s)
 }
 
-// hungUp reports whether the other side of a Unix socket is gone. One that has
-// only shut down its sending direction is not: it may wait for an answer.
-func hungUp(fd int) bool {
-	fds := []unix.PollFd{{Fd: int32(fd)}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+func (s *session) abandonLease(why string) {
+	if l := s.lease; l != nil {
+		s.lease = nil
+		s.d.finish(l, ending{outcome: why})
+	}
 }

@@ -19,8 +19,8 @@ import (
 // Upstream is one authenticated connection to a server. Whoever holds it (pool,
 // lease, reset) uses it alone.
 type Upstream struct {
-	end     // owned
-	loop    *loop.Loop
+	end                // owned
+	loop    *loop.Loop // where it is used now; that of the lease it is given to
 	tracker pgwire.Tracker
 
 	parameters parameterSet
@@ -34,9 +34,9 @@ type Upstream struct {
 	retire   time.Time // replaced from then on; zero: never
 	idleFrom time.Time // since when it is in the pool
 
-	// cancels counts cancel requests under way for this backend; it is not
-	// given to another function before they are through.
-	cancels sync.WaitGroup
+	described *audit.Upstream // for the audit, all but the pid; shared
+
+	cancels underway
 	// doubtful says that a cancel request was sent and nobody knows whether the
 	// server has acted on it: it could still hit whoever comes next.
 	doubtful atomic.Bool
@@ -56,10 +56,9 @@ const (
 
 // peek looks at the socket without taking anything from it.
 func (u *Upstream) peek() peeked {
-	var b [1]byte
-	n, _, err := unix.Recvfrom(u.fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	n, err := loop.Peek(u.fd)
 	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
+	case err == unix.EAGAIN:
 		return peekQuiet
 	case err == nil && n > 0:
 		return peekBytes
@@ -117,12 +116,75 @@ func (u *Upstream) fit() bool {
 	return false
 }
 
+// watch lets the upstream's loop call h for events.
+func (u *Upstream) watch(h loop.Handler, events loop.Events) (err error) {
+	if u.token == 0 {
+		u.token, err = u.loop.Add(u.fd, h, events)
+		return err
+	}
+	u.loop.Rebind(u.token, h)
+	return u.loop.Want(u.token, events)
+}
+
+// leave takes the upstream out of its loop.
+func (u *Upstream) leave() {
+	if u.token != 0 {
+		u.loop.Remove(u.token)
+		u.token = 0
+	}
+}
+
 // close ends the session politely and gives the descriptor back.
 func (u *Upstream) close() { u.hangUp(pgwire.AppendTerminate(nil)) }
 
-// audit describes the backend.
+// underway counts cancel requests under way for a backend, which is not given to
+// another function before they are through. Safe for concurrent use.
+type underway struct {
+	mu   sync.Mutex
+	n    int
+	then func()
+}
+
+func (c *underway) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+}
+
+func (c *underway) end() {
+	c.mu.Lock()
+	c.n--
+	then := c.then
+	if c.n > 0 {
+		then = nil
+	}
+	c.mu.Unlock()
+	if then != nil {
+		then()
+	}
+}
+
+// whenOver reports whether none is under way; else it has then called when the
+// last one ends. No more must begin.
+func (c *underway) whenOver(then func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n > 0 {
+		c.then = then
+	}
+	return c.n == 0
+}
+
+// audit says for the audit which backend this is.
 func (u *Upstream) audit() *audit.Upstream {
-	a := &audit.Upstream{Address: u.server.String(), BackendPID: u.pid, ChannelBinding: u.method == "scram-sha-256-plus"}
+	a := *u.described
+	a.BackendPID = u.pid
+	return &a
+}
+
+// describe says for the audit what kind of backend this is.
+func (u *Upstream) describe() *audit.Upstream {
+	a := &audit.Upstream{Address: u.server.String(), ChannelBinding: u.method == "scram-sha-256-plus"}
 	if u.tls != nil {
 		info := u.tls.Info()
 		a.TLSVersion, a.Cipher = info.VersionName(), info.SuiteName()

@@ -31,8 +31,9 @@ var allowedImports = map[string][]string{
 	"proxy/admin":  nil,
 	"proxy/loop":   nil,
 
-	"handoff/pgxhandoff": {"handoff"},
-	"proxy":              {"pgwire", "tlsstate", "certs", "handoff", "proxy/config", "proxy/audit", "proxy/admin", "proxy/loop"},
+	"handoff/pgxhandoff":  {"handoff"},
+	"handoff/handofftest": {"handoff"},
+	"proxy":               {"pgwire", "tlsstate", "certs", "handoff", "proxy/config", "proxy/audit", "proxy/admin", "proxy/loop"},
 
 	"cmd/pghandoff":           {"proxy", "proxy/config", "proxy/audit", "proxy/admin", "handoff", "cmd/pghandoff/demo", "cmd/pghandoff/bench"},
 	"cmd/pghandoff/throwaway": {"certs"},
@@ -50,7 +51,7 @@ const anything = "*"
 
 // isTestHelper tells the packages that every test file may import.
 func isTestHelper(pkg string) bool {
-	return strings.HasPrefix(pkg, "tests/") || pkg == "cmd/pghandoff/throwaway"
+	return strings.HasPrefix(pkg, "tests/") || pkg == "cmd/pghandoff/throwaway" || pkg == "handoff/handofftest"
 }
 
 // passive packages are given bytes or a connection: they open none, start no goroutine and write no log.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sys/unix"
 
 	"pghandoff/handoff"
+	"pghandoff/handoff/handofftest"
 	"pghandoff/handoff/pgxhandoff"
 )
 
@@ -38,10 +39,8 @@ func newDaemon(t *testing.T) *daemon {
 	d := &daemon{t: t, socket: filepath.Join(dir, handoff.SocketName), cancels: make(chan [2]uint32, 10),
 		calls: make(chan handoff.Call, 10)}
 	t.Cleanup(d.wg.Wait) // runs last
-	d.accept(d.socket, func(conn *net.UnixConn) {
-		_ = handoff.Serve(t.Context(), conn, d, handoff.ServeOptions{})
-	})
-	d.accept(handoff.WirePath(d.socket), func(conn *net.UnixConn) {
+	handofftest.Accept(t, d.socket, func(conn *net.UnixConn) { handofftest.Serve(t.Context(), conn, d) })
+	handofftest.Accept(t, handoff.WirePath(d.socket), func(conn *net.UnixConn) {
 		defer func() { _ = conn.Close() }()
 		packet := make([]byte, 16)
 		if _, err := io.ReadFull(conn, packet); err == nil {
@@ -54,24 +53,7 @@ func newDaemon(t *testing.T) *daemon {
 	return d
 }
 
-func (d *daemon) accept(path string, serve func(*net.UnixConn)) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	d.wg.Go(func() {
-		for {
-			conn, err := l.AcceptUnix()
-			if err != nil {
-				return
-			}
-			d.wg.Go(func() { serve(conn) })
-		}
-	})
-	d.t.Cleanup(func() { _ = l.Close() })
-}
-
-func (d *daemon) Acquire(ctx context.Context, c handoff.Call) (*handoff.Grant, error) {
+func (d *daemon) Acquire(ctx context.Context, c handoff.Call) (*handofftest.Grant, error) {
 	d.calls <- c
 	switch c.Database {
 	case "full":
@@ -80,15 +62,15 @@ func (d *daemon) Acquire(ctx context.Context, c handoff.Call) (*handoff.Grant, e
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	near, far, err := handofftest.Pair()
 	if err != nil {
 		return nil, err
 	}
-	near, far := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
 	d.wg.Go(func() { script(far, c.State) })
 	secret := handoff.Secret(4242)
-	return &handoff.Grant{File: near, Granted: handoff.Granted{Lease: "l", Transport: handoff.Bridge, State: c.State, Tx: 'I', PID: 77,
-		Secret: &secret, Parameters: map[string]string{"server_version": "17.2", "standard_conforming_strings": "on", "client_encoding": "UTF8"}}}, nil
+	return &handofftest.Grant{File: near, Granted: handoff.Granted{Lease: "l", Transport: handoff.Bridge, State: c.State, Tx: 'I', PID: 77,
+		Secret: &secret, Parameters: []handoff.Parameter{{Name: "server_version", Value: "17.2"},
+			{Name: "standard_conforming_strings", Value: "on"}, {Name: "client_encoding", Value: "UTF8"}}}}, nil
 }
 
 func (d *daemon) Cancel(context.Context, handoff.Claim) error  { return nil }
@@ -146,7 +128,7 @@ func TestConnectStartsUpWithoutAsking(t *testing.T) {
 	}
 	call := <-d.calls
 	if call.Database != "orders" || call.User != "app" || call.State != handoff.Ready || call.ApplicationName != "me" ||
-		len(call.Parameters) != 2 || call.Parameters["TimeZone"] != "UTC" || call.Parameters["search_path"] != "shop" {
+		!slices.Equal(call.Parameters, []handoff.Parameter{{Name: "TimeZone", Value: "UTC"}, {Name: "search_path", Value: "shop"}}) {
 		t.Errorf("asked for %+v", call)
 	}
 	if v := conn.PgConn().ParameterStatus("server_version"); v != "17.2" || conn.PgConn().PID() != 77 || conn.PgConn().TxStatus() != 'I' {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -16,6 +15,7 @@ import (
 
 	"pghandoff/cmd/pghandoff/throwaway"
 	"pghandoff/handoff"
+	"pghandoff/handoff/handofftest"
 	"pghandoff/handoff/pgxhandoff"
 	"pghandoff/tests/testpg"
 )
@@ -23,7 +23,7 @@ import (
 // realBroker grants connections to a real PostgreSQL that it has started up itself.
 type realBroker struct{ cluster *throwaway.Cluster }
 
-func (b realBroker) Acquire(ctx context.Context, _ handoff.Call) (*handoff.Grant, error) {
+func (b realBroker) Acquire(ctx context.Context, _ handoff.Call) (*handofftest.Grant, error) {
 	conn, err := pgconn.Connect(ctx, b.cluster.SuperuserDSN(""))
 	if err != nil {
 		return nil, err
@@ -37,9 +37,13 @@ func (b realBroker) Acquire(ctx context.Context, _ handoff.Call) (*handoff.Grant
 	if err != nil {
 		return nil, err
 	}
+	var parameters []handoff.Parameter
+	for name, value := range h.ParameterStatuses {
+		parameters = append(parameters, handoff.Parameter{Name: name, Value: value})
+	}
 	secret := handoff.Secret(binary.BigEndian.Uint32(h.SecretKey))
-	return &handoff.Grant{File: file, Granted: handoff.Granted{Lease: "l", Transport: handoff.Plain, State: handoff.Ready,
-		Tx: h.TxStatus, PID: h.PID, Secret: &secret, Parameters: h.ParameterStatuses}, Ended: func() {}}, nil
+	return &handofftest.Grant{File: file, Granted: handoff.Granted{Lease: "l", Transport: handoff.Plain, State: handoff.Ready,
+		Tx: h.TxStatus, PID: h.PID, Secret: &secret, Parameters: parameters}}, nil
 }
 
 func (realBroker) Cancel(context.Context, handoff.Claim) error  { return nil }
@@ -49,14 +53,10 @@ func (realBroker) Release(context.Context, handoff.Claim) error { return nil }
 // context among it, works on one that was handed over at ReadyForQuery.
 func TestPgxWorksOnARealServer(t *testing.T) {
 	cluster := testpg.Start(t, testpg.Plain)
-	d := &daemon{t: t, socket: filepath.Join(t.TempDir(), handoff.SocketName)}
-	t.Cleanup(d.wg.Wait)
-	d.accept(d.socket, func(conn *net.UnixConn) {
-		_ = handoff.Serve(t.Context(), conn, realBroker{cluster}, handoff.ServeOptions{})
-	})
+	socket := handofftest.Listen(t, realBroker{cluster})
 	var once sync.Once
 	cancelled := make(chan struct{})
-	d.accept(handoff.WirePath(d.socket), func(conn *net.UnixConn) {
+	handofftest.Accept(t, handoff.WirePath(socket), func(conn *net.UnixConn) {
 		defer func() { _ = conn.Close() }()
 		server, err := net.Dial("unix", fmt.Sprintf("%s/.s.PGSQL.%d", cluster.SocketDir, cluster.Port))
 		if err != nil {
@@ -68,7 +68,7 @@ func TestPgxWorksOnARealServer(t *testing.T) {
 		_, _ = io.Copy(io.Discard, server)
 		once.Do(func() { close(cancelled) })
 	})
-	conn, err := pgxhandoff.Connect(t.Context(), handoff.Request{Socket: d.socket, Database: "orders"})
+	conn, err := pgxhandoff.Connect(t.Context(), handoff.Request{Socket: socket, Database: "orders"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ type Event struct {
 	DurationMS   int64     `json:"duration_ms,omitempty"`
 }
 
-// Peer is the process that asked, as the kernel names it.
+// Peer is the process that asked, as the kernel names it. The events of a lease
+// may share one, which nobody changes once it was recorded.
 type Peer struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid"`

@@ -10,31 +10,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queueLength is how many events may wait for the disk.
+// queueLength is how many events may wait for the writer.
 const queueLength = 4096
+
+// restTime is how long the writer leaves the queue alone after it wrote. To wake
+// it costs whoever records a system call, which in a busy time is so for one of
+// many events only.
+const restTime = 10 * time.Millisecond
 
 // Log is the audit trail. Record is safe from any goroutine.
 type Log struct {
 	path     string
 	fallback io.Writer
 
-	mu     sync.Mutex // guards missed, queue against Close, and the file
-	queue  chan Event
+	wake    chan struct{} // one, for the writer to look at the queue
+	reopen  chan chan error
+	closing chan struct{}
+	done    chan struct{}
+
+	mu     sync.Mutex // guards the fields below
+	queue  []Event
 	missed uint64
+	idle   bool // the writer looks again only if it is woken
 	closed bool
-	reopen chan chan error
-	done   chan struct{}
 }
 
 // Open opens the trail at path for appending, creating it with mode 0600; with
 // an empty path the lines go to fallback. Close ends it.
 func Open(path string, fallback io.Writer) (*Log, error) {
-	l := &Log{path: path, fallback: fallback, queue: make(chan Event, queueLength), reopen: make(chan chan error), done: make(chan struct{})}
-	w := new(writer)
+	l := &Log{path: path, fallback: fallback, wake: make(chan struct{}, 1), reopen: make(chan chan error),
+		closing: make(chan struct{}), done: make(chan struct{})}
+	w := newWriter()
 	if err := l.open(w); err != nil {
 		return nil, err
 	}
-	go l.write(w) // ends when Close closes the queue; Close waits for it
+	go l.write(w) // ended by Close, which waits for it
 	return l, nil
 }
 
@@ -71,21 +81,35 @@ func endsWithinLine(path string) bool {
 }
 
 // Record queues an event; time and sequence number are set here. If the queue
-// is full the event is lost and counted.
+// is full the event is lost and counted. The event's Peer and Upstream must not
+// be changed any more, and the Peer not be read: see there.
 func (l *Log) Record(e Event) {
 	e.Time = time.Now().UTC()
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	wake := l.recordLocked(&e)
+	l.mu.Unlock()
+	if wake {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// recordLocked reports whether the writer has to be woken: it is idle, or it
+// rests while the queue fills.
+func (l *Log) recordLocked(e *Event) (wake bool) {
 	if l.closed {
-		return
+		return false
 	}
-	e.Missed = l.missed
-	select {
-	case l.queue <- e:
-		l.missed = 0
-	default:
+	if len(l.queue) == queueLength {
 		l.missed++
+		return false
 	}
+	e.Missed, l.missed = l.missed, 0
+	l.queue = append(l.queue, *e)
+	wake, l.idle = l.idle || len(l.queue) == queueLength/2, false
+	return wake
 }
 
 // Reopen opens the file anew, for logrotate. Lines recorded before it go to
@@ -105,7 +129,7 @@ func (l *Log) Close() error {
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
-		close(l.queue)
+		close(l.closing)
 	}
 	l.mu.Unlock()
 	<-l.done
@@ -115,24 +139,49 @@ func (l *Log) Close() error {
 // write is the only user of w. A burst is written in one go.
 func (l *Log) write(w *writer) {
 	defer close(l.done)
+	rest := time.NewTimer(restTime)
+	var batch []Event
+	var asked chan error // to open the file anew, after what was recorded before
 	for {
-		select {
-		case e, ok := <-l.queue:
-			if !ok {
-				w.flush()
-				w.close()
-				return
-			}
-			w.add(e)
-			if len(l.queue) == 0 {
-				w.flush()
-			}
-		case answer := <-l.reopen:
-			for range len(l.queue) { // what was recorded before, which select may have passed over
-				w.add(<-l.queue)
-			}
-			w.flush()
-			answer <- l.open(w)
+		var closed bool
+		batch, closed = l.take(batch)
+		for i := range batch {
+			w.add(&batch[i])
 		}
+		w.flush()
+		if asked != nil {
+			asked <- l.open(w)
+		}
+		if closed {
+			w.close()
+			return
+		}
+		rest.Stop()
+		if len(batch) > 0 {
+			rest.Reset(restTime)
+		}
+		asked = l.pause(rest.C)
 	}
+}
+
+// take swaps the queue with a slice that was written. Nothing comes after what
+// it returns with closed.
+func (l *Log) take(written []Event) (batch []Event, closed bool) {
+	clear(written)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	batch, l.queue = l.queue, written[:0]
+	l.idle = len(batch) == 0
+	return batch, l.closed
+}
+
+// pause waits until the writer has to look again, and why.
+func (l *Log) pause(rested <-chan time.Time) (asked chan error) {
+	select {
+	case <-rested:
+	case <-l.wake:
+	case <-l.closing:
+	case asked = <-l.reopen:
+	}
+	return asked
 }

@@ -13,29 +13,34 @@ const writeSize = 64 << 10
 // writer numbers events and writes their lines, and knows which of them got
 // through.
 type writer struct {
-	to    io.Writer
-	file  *os.File // to, if it is ours to close
-	seq   uint64
-	lines []byte
-	stand []uint64 // for each of the lines the events that it stands for: itself and those it tells as missed
-	lost  uint64   // events that no line that got through stands for
-	torn  bool     // what was written last ends within a line
+	to     io.Writer
+	file   *os.File // to, if it is ours to close
+	seq    uint64
+	lines  bytes.Buffer
+	encode *json.Encoder // to lines
+	stand  []uint64      // for each of the lines the events that it stands for: itself and those it tells as missed
+	lost   uint64        // events that no line that got through stands for
+	torn   bool          // what was written last ends within a line
 }
 
-// add appends the line of an event.
-func (w *writer) add(e Event) {
+func newWriter() *writer {
+	w := new(writer)
+	w.encode = json.NewEncoder(&w.lines)
+	return w
+}
+
+// add appends the line of an event, which it numbers.
+func (w *writer) add(e *Event) {
 	w.seq++
 	e.Seq = w.seq
 	e.Missed += w.lost
-	line, err := json.Marshal(e)
-	if err != nil {
+	if err := w.encode.Encode(e); err != nil { // then nothing is in lines
 		w.lost++
 		return
 	}
 	w.lost = 0
-	w.lines = append(append(w.lines, line...), '\n')
 	w.stand = append(w.stand, 1+e.Missed)
-	if len(w.lines) >= writeSize {
+	if w.lines.Len() >= writeSize {
 		w.flush()
 	}
 }
@@ -43,12 +48,12 @@ func (w *writer) add(e Event) {
 // flush writes the lines. Those that a full disk does not take are lost; one
 // that it took half of is ended before the next.
 func (w *writer) flush() {
-	if len(w.lines) == 0 {
+	if w.lines.Len() == 0 {
 		return
 	}
-	out, front := w.lines, 0
+	out, front := w.lines.Bytes(), 0
 	if w.torn {
-		out, front = append([]byte{'\n'}, w.lines...), 1
+		out, front = append([]byte{'\n'}, out...), 1
 	}
 	n, _ := w.to.Write(out) // an error shows in n
 	n = max(0, min(n, len(out)))
@@ -59,7 +64,8 @@ func (w *writer) flush() {
 	if n > 0 {
 		w.torn = out[n-1] != '\n'
 	}
-	w.lines, w.stand = w.lines[:0], w.stand[:0]
+	w.lines.Reset()
+	w.stand = w.stand[:0]
 }
 
 func (w *writer) close() {

@@ -26,7 +26,8 @@ type Config struct {
 	Sockets []Folder `yaml:"sockets"`
 	// How the daemon logs, on standard error.
 	Log Log `yaml:"log"`
-	// Event loops, each a thread that relays leases; 0: one a core.
+	// Most event loops, each a thread that relays leases; 0: one a core. A further
+	// one is used when those before it have no room.
 	Loops int `yaml:"loops" default:"0"`
 	// What one peer uid may hold at a time.
 	Limits Limits `yaml:"limits"`

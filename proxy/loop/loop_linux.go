@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,10 +47,15 @@ type Loop struct {
 	free        []uint32
 	events      []unix.EpollEvent
 
-	mu      sync.Mutex
-	queue   []func()
-	spare   []func() // the other of two slices that take turns
+	wheel wheel
+	began time.Time // what the wheel's time counts from
+	later []func()
+	// The slices that take turns with later and queue.
+	spareLater, spare []func()
+
 	waiting atomic.Bool
+	mu      sync.Mutex // guards the fields below
+	queue   []func()
 	stopped bool
 }
 
@@ -66,7 +72,7 @@ type slot struct {
 // wakeToken is the token of the loop's own eventfd.
 const wakeToken = ^Token(0)
 
-// New returns a loop that is not running yet. Close frees one that never ran.
+// New returns a loop that is not running yet. Free frees one that never ran.
 func New() (*Loop, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -77,52 +83,19 @@ func New() (*Loop, error) {
 		unix.Close(epoll)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	l := &Loop{In: make([]byte, BufferSize), Out: make([]byte, 0, BufferSize), epoll: epoll, wake: wake, events: make([]unix.EpollEvent, 256)}
+	l := &Loop{In: make([]byte, BufferSize), Out: make([]byte, 0, BufferSize), epoll: epoll, wake: wake,
+		events: make([]unix.EpollEvent, 256), began: time.Now()}
 	if err := l.control(unix.EPOLL_CTL_ADD, wake, Readable, wakeToken); err != nil {
-		l.Close()
+		l.Free()
 		return nil, err
 	}
 	return l, nil
 }
 
-// Close frees the loop's descriptors. It must not be running.
-func (l *Loop) Close() {
+// Free frees the loop's own descriptors. It must not be running.
+func (l *Loop) Free() {
 	unix.Close(l.epoll)
 	unix.Close(l.wake)
-}
-
-// Post makes the loop call f soon, after what was posted before. It never
-// blocks, and reports false if the loop has stopped and f will not be called.
-// Safe from any goroutine.
-func (l *Loop) Post(f func()) bool {
-	l.mu.Lock()
-	if l.stopped {
-		l.mu.Unlock()
-		return false
-	}
-	l.queue = append(l.queue, f)
-	first := len(l.queue) == 1
-	l.mu.Unlock()
-	if first && l.waiting.Load() {
-		l.ring()
-	}
-	return true
-}
-
-// ring wakes the loop.
-func (l *Loop) ring() {
-	one := [8]byte{1}
-	unix.Write(l.wake, one[:]) // full means that it is awake
-}
-
-// Stop makes Run return once what was posted before is done. Safe from any
-// goroutine.
-func (l *Loop) Stop() {
-	l.Post(func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.stopped = true
-	})
 }
 
 // Run runs the loop on a thread of its own until Stop. Descriptors that are
@@ -130,10 +103,7 @@ func (l *Loop) Stop() {
 func (l *Loop) Run() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	for {
-		if done := l.runQueue(); done {
-			return nil
-		}
+	for !l.stopped { // which only this thread writes
 		n, err := l.wait()
 		if err != nil {
 			return fmt.Errorf("wait for events: %w", err)
@@ -141,30 +111,22 @@ func (l *Loop) Run() error {
 		for i := range n {
 			l.dispatch(&l.events[i])
 		}
+		l.runQueue()
+		l.runAlarms()
+		l.runLater()
 	}
+	l.runQueue() // what was posted until it was stopped
+	l.runLater()
+	return nil
 }
 
-// runQueue calls what was posted. What these post runs in the next turn.
-func (l *Loop) runQueue() (done bool) {
-	l.mu.Lock()
-	queue := l.queue
-	l.queue, l.spare = l.spare[:0], nil
-	l.mu.Unlock()
-	for i, f := range queue {
-		f()
-		queue[i] = nil
+// runAlarms calls the alarms that are due. The clock is read only for a timer.
+func (l *Loop) runAlarms() {
+	if l.wheel.set == 0 {
+		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.spare = queue[:0]
-	return l.stopped
-}
-
-// pending reports whether something was posted.
-func (l *Loop) pending() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queue) > 0
+	l.wheel.advance(time.Since(l.began))
+	l.wheel.fire()
 }
 
 func (l *Loop) dispatch(e *unix.EpollEvent) {
@@ -234,6 +196,14 @@ func (l *Loop) Want(t Token, events Events) error {
 	return l.control(unix.EPOLL_CTL_MOD, s.fd, events, t)
 }
 
+// Rebind lets h be called for a descriptor from now on. What is waited for stays.
+// A token that the loop does not know is ignored.
+func (l *Loop) Rebind(t Token, h Handler) {
+	if s := l.slot(t); s != nil {
+		s.handler = h
+	}
+}
+
 // Remove forgets a descriptor, which its owner then may close. Removing it
 // twice does nothing.
 func (l *Loop) Remove(t Token) {
@@ -245,6 +215,18 @@ func (l *Loop) Remove(t Token) {
 		l.control(unix.EPOLL_CTL_DEL, s.fd, 0, t)
 	}
 	l.forget(uint32(t))
+}
+
+// Close forgets a descriptor and closes it, for whoever owned it. It takes one
+// system call less than Remove and closing: what is closed is waited for no more.
+// A token that the loop does not know is ignored, and so is a negative fd.
+func (l *Loop) Close(t Token, fd int) {
+	if l.slot(t) != nil {
+		l.forget(uint32(t))
+	}
+	if fd >= 0 {
+		unix.Close(fd)
+	}
 }
 
 func (l *Loop) forget(i uint32) {

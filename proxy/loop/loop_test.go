@@ -31,7 +31,7 @@ func start(t testing.TB) *loop.Loop {
 		if l.Post(func() {}) {
 			t.Error("a stopped loop takes requests")
 		}
-		l.Close()
+		l.Free()
 	})
 	return l
 }
