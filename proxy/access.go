@@ -123,5 +123,5 @@ func (p *Peer) isUID(uid uint32) bool {
 }
 
 func (p *Peer) inGroup(gid uint32) bool {
-	return gid != overflowID && (p.GID == gid || slices.Contains(p.Groups, gid)) && (gid != 0 || p.HostRoot() || p.UID != 0)
+	return gid != overflowID && (p.GID == gid || slices.Contains(p.Groups(), gid)) && (gid != 0 || p.HostRoot() || p.UID != 0)
 }

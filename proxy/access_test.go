@@ -30,7 +30,7 @@ func TestRulesMatchInEveryKeyAndTheKernelsWordDecides(t *testing.T) {
 		"uid 0, a container's root":      {[]config.Rule{{UID: id(0)}}, containerRoot, false},
 		"uid 0, root":                    {[]config.Rule{{UID: id(0)}}, hostRoot, true},
 		"gid, primary":                   {[]config.Rule{{GID: id(8)}}, Peer{UID: 7, GID: 8}, true},
-		"gid, supplementary":             {[]config.Rule{{GID: id(8)}}, Peer{UID: 7, GID: 7, Groups: []uint32{9, 8}}, true},
+		"gid, supplementary":             {[]config.Rule{{GID: id(8)}}, Peer{UID: 7, GID: 7, grouped: yes, groups: []uint32{9, 8}}, true},
 		"gid 0, a container's root":      {[]config.Rule{{GID: id(0)}}, containerRoot, false},
 		"uid and gid, one wrong":         {[]config.Rule{{UID: id(7), GID: id(8)}}, Peer{UID: 7, GID: 9}, false},
 		"second rule":                    {[]config.Rule{{UID: id(1)}, {UID: id(7)}}, Peer{UID: 7}, true},

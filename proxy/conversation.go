@@ -11,13 +11,9 @@ import (
 )
 
 const (
-	// unreadPatience is how long a grant may lie in the function's queue.
-	unreadPatience = 2 * time.Second
 	// unreadLook is how often is looked whether it still does while the next
 	// request waits for that: there is no event for it.
 	unreadLook = 5 * time.Millisecond
-	// writePatience is how long a function may leave no room for a reply.
-	writePatience = 2 * time.Second
 	// requestRead is how much is read at a time of requests. 8 KiB.
 	requestRead = 8 << 10
 )

@@ -62,6 +62,7 @@ type Daemon struct {
 	pairs       pairs
 
 	complain seldom // about failing accepts
+	patiences
 }
 
 // table is what a configuration turns into; a reload swaps it whole.
@@ -75,7 +76,7 @@ type table struct {
 // served from [Daemon.Run] on. On an error nothing is left behind.
 func New(cfg *config.Config, o Options) (_ *Daemon, err error) {
 	d := &Daemon{options: o, log: o.Log, limits: newLimits(cfg.Limits), leases: newRegistry(), started: time.Now(),
-		visitors: map[visitor]struct{}{}, descriptors: spare{fd: -1}}
+		visitors: map[visitor]struct{}{}, descriptors: spare{fd: -1}, patiences: usualPatiences}
 	d.runDir = handoff.RunDir(firstOf(o.RunDir, cfg.RunDir))
 	controlPath := ControlDir(firstOf(o.ControlDir, cfg.ControlDir), d.runDir)
 	var tenants []string

@@ -209,7 +209,7 @@ func (d *dialler) connect(ctx context.Context, server config.Server, password co
 // would be most of the memory that idle upstreams take.
 type shared struct {
 	mu         sync.Mutex
-	parameters parameterSet
+	parameters *parameterSet
 	described  *audit.Upstream
 }
 
@@ -218,8 +218,8 @@ func (s *shared) share(u *Upstream) {
 	described := u.describe()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Equal(s.parameters, u.parameters) {
-		s.parameters = slices.Clip(u.parameters)
+	if s.parameters == nil || !slices.Equal(s.parameters.list, u.parameters.list) {
+		s.parameters = u.parameters
 	}
 	if s.described == nil || !reflect.DeepEqual(s.described, described) {
 		s.described = described
@@ -304,7 +304,7 @@ func (d *dialler) login(ctx context.Context, u *Upstream, conn net.Conn, passwor
 		return err
 	}
 	conn.SetDeadline(time.Time{})
-	u.parameters, u.pid, u.secret, u.method = s.Parameters, s.PID, s.Secret, s.Method
+	u.parameters, u.pid, u.secret, u.method = newParameterSet(s.Parameters), s.PID, s.Secret, s.Method
 	return nil
 }
 

@@ -110,6 +110,13 @@ func (e *end) receive(room []byte) (plain []byte, more bool, err error) {
 	}
 }
 
+// rest gives up what the next bytes can make again.
+func (e *end) rest() {
+	if e.tls != nil {
+		e.tls.Rest()
+	}
+}
+
 // readSize is how much one read takes at most. 64 KiB.
 const readSize = 64 << 10
 

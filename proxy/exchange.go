@@ -101,7 +101,7 @@ func (x *exchange) finish(err error) {
 	}
 	out := x.script.Outcome()
 	for _, p := range out.Reported {
-		u.parameters.set(p)
+		u.parameters = u.parameters.with(p)
 	}
 	x.done(out, nil)
 }

@@ -6,30 +6,53 @@ import (
 	"slices"
 	"strings"
 
+	"pghandoff/handoff"
 	"pghandoff/pgwire"
 )
 
 // parameterSet is what a server has reported, in the order of its first report.
-// Upstreams share the sets that are the same: what a set holds is never changed,
-// only replaced.
-type parameterSet []pgwire.Parameter
-
-// set takes note of one report.
-func (s *parameterSet) set(p pgwire.Parameter) {
-	i := slices.IndexFunc(*s, func(q pgwire.Parameter) bool { return q.Name == p.Name })
-	switch {
-	case i < 0:
-		*s = append(slices.Clip(*s), p)
-	case (*s)[i].Value != p.Value:
-		*s = slices.Clone(*s)
-		(*s)[i].Value = p.Value
-	}
+// Upstreams share the sets that are the same: a set is never changed, only
+// replaced. The nil set is empty.
+type parameterSet struct {
+	list []pgwire.Parameter
+	// How a function is told, by either way: most are told the same.
+	status  []byte // ParameterStatus messages
+	granted []handoff.Parameter
 }
 
-func (s parameterSet) get(name string) (value string, ok bool) {
-	for _, p := range s {
-		if p.Name == name {
-			return p.Value, true
+func newParameterSet(list []pgwire.Parameter) *parameterSet {
+	s := &parameterSet{list: list}
+	for _, p := range list {
+		s.status = pgwire.AppendParameterStatus(s.status, p)
+		s.granted = append(s.granted, handoff.Parameter{Name: p.Name, Value: p.Value})
+	}
+	return s
+}
+
+// with is the set after one more report.
+func (s *parameterSet) with(p pgwire.Parameter) *parameterSet {
+	if s == nil {
+		return newParameterSet([]pgwire.Parameter{p})
+	}
+	i := slices.IndexFunc(s.list, func(q pgwire.Parameter) bool { return q.Name == p.Name })
+	switch {
+	case i < 0:
+		return newParameterSet(append(slices.Clip(s.list), p))
+	case s.list[i].Value == p.Value:
+		return s
+	}
+	list := slices.Clone(s.list)
+	list[i].Value = p.Value
+	return newParameterSet(list)
+}
+
+func (s *parameterSet) get(name string) (value string, ok bool) {
+	if s == nil {
+		return "", false
+	}
+	for i := range s.list {
+		if s.list[i].Name == name {
+			return s.list[i].Value, true
 		}
 	}
 	return "", false

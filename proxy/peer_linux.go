@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -19,18 +20,20 @@ const overflowID = 65534
 // Peer is the process at the other end of a Unix socket, as the kernel told
 // when it connected.
 type Peer struct {
-	UID    uint32
-	GID    uint32
-	Groups []uint32 // supplementary
-	PID    int32    // 0: in a pid namespace that we do not see
+	UID uint32
+	GID uint32
+	PID int32 // 0: in a pid namespace that we do not see
 
-	socket int // to ask further; borrowed while access is decided
-	root   answer
-	named  *audit.Peer // what the audit says about it; the audit's own once it has an event
-	looked bool        // for its program
+	socket  int // to ask further; borrowed while access is decided
+	root    answer
+	grouped answer      // yes: groups are known
+	groups  []uint32    // supplementary
+	named   *audit.Peer // what the audit says about it; the audit's own once it has an event
+	looked  bool        // for its program
 }
 
-// answer is what is known about a question that costs a look at /proc.
+// answer is what is known about a question that costs system calls of its own,
+// and is asked only when a rule needs it.
 type answer int
 
 const (
@@ -56,6 +59,7 @@ func (p *Peer) gone() {
 	if p.root == unasked {
 		p.root = no
 	}
+	p.grouped = yes
 }
 
 // HostRoot reports whether uid 0 is root here, not root of a container. It is
@@ -75,7 +79,7 @@ func (p *Peer) HostRoot() bool {
 func (p *Peer) look() {
 	if !p.looked && p.PID > 0 {
 		p.looked = true
-		p.named.Exe, _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
+		p.named.Exe, _ = os.Readlink("/proc/" + strconv.Itoa(int(p.PID)) + "/exe")
 	}
 }
 
@@ -107,8 +111,16 @@ func (p *Peer) read(fd int) error {
 		return err
 	}
 	p.UID, p.GID, p.PID = cred.Uid, cred.Gid, cred.Pid
-	p.Groups, err = peerGroups(fd)
-	return err
+	return nil
+}
+
+// Groups returns the supplementary groups; none if the kernel does not tell.
+func (p *Peer) Groups() []uint32 {
+	if p.grouped == unasked {
+		p.grouped = yes
+		p.groups, _ = peerGroups(p.socket)
+	}
+	return p.groups
 }
 
 // sameNamespaces reports whether process pid is in our user and pid namespaces.

@@ -52,9 +52,12 @@ type bridge struct {
 	deaf     bool     // the function does not listen any more
 	lost     *ending  // the server sends no more, and why
 	stopping *Failure // the daemon wants it to end
-	timer    loop.Timer
-	expiring ending // what it ends as when the timer fires
 	over     bool
+
+	timer    loop.Timer // for the end, if it is expiring; else for a rest
+	expiring *ending    // what it ends as when the timer fires
+	resting  bool       // nothing has passed for a while
+	passed   uint64     // bytes when the timer was set
 }
 
 // open makes the bridge of a lease; it owns the function's end.
@@ -110,6 +113,19 @@ func (b *bridge) begin(surplus []byte) {
 		b.take(surplus)
 	}
 	b.want()
+	b.awaken()
+}
+
+// restAfter is how long nothing has to pass before a lease is at rest.
+const restAfter = 2 * time.Second
+
+// awaken notes that something passes.
+func (b *bridge) awaken() {
+	b.resting = false
+	if !b.over && b.expiring == nil {
+		b.passed = b.in + b.out
+		b.up.loop.Set(&b.timer, restAfter, b)
+	}
 }
 
 // add lets the loop call the bridge.
@@ -143,10 +159,11 @@ func (f functionSide) Ready(e loop.Events) {
 
 // move gives the lease to another loop, between two turns.
 func (b *bridge) move(to *load) {
-	if b.over || b.timer.IsSet() {
+	if b.over || b.expiring != nil {
 		return // it does not keep the loop busy any more
 	}
 	from := b.up.loop
+	from.Cancel(&b.timer)
 	from.Remove(b.function.token)
 	b.function.token = 0
 	b.up.leave()
@@ -195,6 +212,9 @@ func (b *bridge) fromFunction(listens bool) {
 
 // take gives the server what the function said.
 func (b *bridge) take(p []byte) {
+	if b.resting {
+		b.awaken()
+	}
 	b.in += uint64(len(p))
 	k, terminate, fault := b.up.tracker.Frontend(p)
 	if k > 0 {
@@ -235,7 +255,7 @@ func (b *bridge) fromServer() {
 func (b *bridge) deliver(p []byte) {
 	n, fault := b.up.tracker.Backend(p)
 	for _, r := range b.up.tracker.TakeReported() {
-		b.up.parameters.set(r)
+		b.up.parameters = b.up.parameters.with(r)
 	}
 	if !b.deaf && n > 0 {
 		b.out += uint64(n)
@@ -396,12 +416,23 @@ func (b *bridge) expire(why ending, patience time.Duration) {
 	if b.over {
 		return
 	}
-	b.expiring = why
+	b.expiring = &why
 	b.up.loop.Set(&b.timer, patience, b)
 }
 
-// Expired is called when the patience is over.
-func (b *bridge) Expired(*loop.Timer) { b.finish(b.expiring) }
+// Expired is called when the patience is over, or when it is time to see whether
+// anything has passed.
+func (b *bridge) Expired(*loop.Timer) {
+	switch {
+	case b.expiring != nil:
+		b.finish(*b.expiring)
+	case b.passed != b.in+b.out:
+		b.awaken()
+	default:
+		b.resting = true
+		b.up.rest()
+	}
+}
 
 // finish takes the function out of the loop, gives it its last word and closes
 // its descriptor; the upstream goes its way.

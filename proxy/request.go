@@ -77,10 +77,7 @@ func (c *conversation) granted(l *Lease) {
 		return
 	}
 	secret := handoff.Secret(l.secret)
-	g := &handoff.Granted{Lease: l.id, Database: l.route.name, Transport: handoff.Bridge, State: c.call.State, Tx: 'I', PID: l.up.pid, Secret: &secret}
-	for _, r := range l.up.parameters {
-		g.Parameters = append(g.Parameters, handoff.Parameter{Name: r.Name, Value: r.Value})
-	}
+	g := &handoff.Granted{Lease: l.id, Database: l.route.name, Transport: handoff.Bridge, State: c.call.State, Tx: 'I', PID: l.up.pid, Secret: &secret, Parameters: l.up.parameters.granted}
 	line, err := handoff.AppendReply(c.d.front().Out[:0], handoff.Reply{ID: c.call.ID, Granted: g})
 	if err != nil {
 		unix.Close(p.theirs)
@@ -188,7 +185,7 @@ func (c *conversation) transmit(line []byte) {
 	c.send()
 	if !c.over && len(c.function.pending) > 0 {
 		c.function.pending = append([]byte(nil), c.function.pending...) // line may be in a buffer of the loop's
-		c.d.front().Set(&c.timer, writePatience, c)
+		c.d.front().Set(&c.timer, c.d.writePatience, c)
 	}
 }
 
@@ -215,7 +212,7 @@ func (c *conversation) send() {
 	l := c.d.front()
 	l.Cancel(&c.timer)
 	if c.grant != nil {
-		c.until = time.Now().Add(unreadPatience)
-		l.Set(&c.timer, unreadPatience, c)
+		c.until = time.Now().Add(c.d.unreadPatience)
+		l.Set(&c.timer, c.d.unreadPatience, c)
 	}
 }

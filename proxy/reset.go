@@ -1,9 +1,9 @@
 package proxy
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"pghandoff/pgwire"
@@ -67,5 +67,6 @@ func (u *Upstream) discard(reset string, done func(unfit string)) {
 // seed of random(), by which one function could foretell the next one's numbers.
 func discardScript() []byte {
 	script := pgwire.AppendQuery(nil, "DISCARD ALL")
-	return pgwire.AppendQuery(script, fmt.Sprintf("RESET ROLE; SELECT pg_catalog.setseed(%.17f)", rand.Float64()*2-1))
+	seed := strconv.FormatFloat(rand.Float64()*2-1, 'f', 17, 64)
+	return pgwire.AppendQuery(script, "RESET ROLE; SELECT pg_catalog.setseed("+seed+")")
 }

@@ -263,10 +263,8 @@ func (s *session) refused(err error) {
 func (s *session) granted(l *Lease) {
 	s.ask = nil
 	l.connection = s.counted
-	reply := s.greeting
-	for _, p := range l.up.parameters {
-		reply = pgwire.AppendParameterStatus(reply, p)
-	}
+	reply := append(s.d.front().Out[:0], s.greeting...)
+	reply = append(reply, l.up.parameters.status...)
 	reply = pgwire.AppendBackendKeyData(reply, l.up.pid, l.secret)
 	reply = pgwire.AppendReadyForQuery(reply, 'I')
 	if len(s.function.pending) > 0 { // of a notice that found no room

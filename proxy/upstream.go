@@ -23,7 +23,7 @@ type Upstream struct {
 	loop    *loop.Loop // where it is used now; that of the lease it is given to
 	tracker pgwire.Tracker
 
-	parameters parameterSet
+	parameters *parameterSet
 	pid        uint32
 	secret     []byte // cancel key
 	method     string // how the server authenticated us
@@ -92,7 +92,7 @@ func (u *Upstream) absorb() bool {
 func (u *Upstream) note(p []byte) bool {
 	reported, err := pgwire.Unasked(p)
 	for _, p := range reported {
-		u.parameters.set(p)
+		u.parameters = u.parameters.with(p)
 	}
 	return err == nil
 }

@@ -81,12 +81,16 @@ func checkHeader(kind byte, body int) error {
 
 // open decrypts one whole record in place and takes the padding off.
 func (in *inbound) open(record []byte) (kind byte, content []byte, err error) {
+	aead, err := in.awake()
+	if err != nil {
+		return 0, nil, err
+	}
 	nonce, err := in.next()
 	if err != nil {
 		return 0, nil, err
 	}
 	body := record[headerLen:]
-	inner, err := in.aead.Open(body[:0], nonce, body, record[:headerLen])
+	inner, err := aead.Open(body[:0], nonce, body, record[:headerLen])
 	if err != nil {
 		return 0, nil, broke(alertBadRecordMAC, "record does not decrypt")
 	}

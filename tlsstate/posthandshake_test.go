@@ -272,3 +272,36 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 		t.Error(client.String())
 	}
 }
+
+// A connection that rests goes on where it was, whatever came before and
+// whichever end it is.
+func TestRestChangesNothingForThePeer(t *testing.T) {
+	for _, suite := range suiteIDs {
+		client, server := pair(t, suite)
+		for i := range 200 {
+			from, to := client, server
+			if i%2 == 1 {
+				from, to = server, client
+			}
+			var wire []byte
+			var err error
+			if i%7 == 3 {
+				if wire, err = from.RequestKeyUpdate(nil, i%3 == 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if i%3 == 0 {
+				from.Rest()
+			}
+			if i%5 == 0 {
+				to.Rest()
+			}
+			if wire, err = from.Seal(wire, []byte(strings.Repeat("data ", i))); err != nil {
+				t.Fatal(err)
+			}
+			if data, err := openAll(to, wire); err != nil || string(data) != strings.Repeat("data ", i) {
+				t.Fatalf("%s, message %d: %d bytes, %v", tls.CipherSuiteName(suite), i, len(data), err)
+			}
+		}
+	}
+}

@@ -119,6 +119,10 @@ func (out *outbound) keyUpdate(dst []byte, value byte) ([]byte, error) {
 
 // record seals one record: the plaintext is laid where the ciphertext will stand and is encrypted in place.
 func (out *outbound) record(dst []byte, kind byte, p []byte) ([]byte, error) {
+	aead, err := out.awake()
+	if err != nil {
+		return dst, err
+	}
 	nonce, err := out.next()
 	if err != nil {
 		return dst, err
@@ -129,6 +133,6 @@ func (out *outbound) record(dst []byte, kind byte, p []byte) ([]byte, error) {
 	dst = append(dst, p...)
 	dst = append(dst, kind)
 	inner := dst[start+headerLen:]
-	out.aead.Seal(inner[:0], nonce, inner, dst[start:start+headerLen])
+	aead.Seal(inner[:0], nonce, inner, dst[start:start+headerLen])
 	return dst[:start+headerLen+body], nil
 }

@@ -66,15 +66,15 @@ func (s *suite) expandLabel(secret []byte, label string, length int) ([]byte, er
 	return hkdf.Expand(s.hash, secret, string(info), length)
 }
 
-// half is the protection of one direction: the traffic secret and what follows from it. The AEAD is built once a key, and
-// the nonce has a place of its own, so that a record costs no allocation.
+// half is the protection of one direction: the traffic secret and what follows from it. The AEAD is built once a key,
+// and anew after a rest; the nonce has a place of its own, so that a record costs no allocation.
 type half struct {
 	suite  *suite
 	secret []byte
 	seq    uint64 // of the next record
 	limit  uint64 // records under one key; suite.records unless a test lowers it
 
-	aead  cipher.AEAD
+	aead  cipher.AEAD // nil at rest
 	iv    [nonceLen]byte
 	nonce [nonceLen]byte
 }
@@ -84,18 +84,13 @@ func (h *half) install(secret []byte) error {
 	if len(secret) != h.suite.hash().Size() {
 		return fmt.Errorf("traffic secret has %d bytes, which %s does not use", len(secret), tls.CipherSuiteName(h.suite.id))
 	}
-	key, err := h.suite.expandLabel(secret, "key", h.suite.keyLen)
-	if err != nil {
-		return err
-	}
-	defer clear(key)
 	iv, err := h.suite.expandLabel(secret, "iv", nonceLen)
 	if err != nil {
 		return err
 	}
-	aead, err := h.suite.aead(key)
+	aead, err := h.suite.protection(secret)
 	if err != nil {
-		return fmt.Errorf("record protection of %s: %w", tls.CipherSuiteName(h.suite.id), err)
+		return err
 	}
 	old := h.secret
 	h.secret = append([]byte(nil), secret...)
@@ -103,6 +98,32 @@ func (h *half) install(secret []byte) error {
 	h.aead, h.seq = aead, 0
 	copy(h.iv[:], iv)
 	return nil
+}
+
+// protection builds the AEAD of a traffic secret.
+func (s *suite) protection(secret []byte) (cipher.AEAD, error) {
+	key, err := s.expandLabel(secret, "key", s.keyLen)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(key)
+	aead, err := s.aead(key)
+	if err != nil {
+		return nil, fmt.Errorf("record protection of %s: %w", tls.CipherSuiteName(s.id), err)
+	}
+	return aead, nil
+}
+
+// awake returns the AEAD, which a rest has dropped.
+func (h *half) awake() (cipher.AEAD, error) {
+	if h.aead == nil {
+		aead, err := h.suite.protection(h.secret)
+		if err != nil {
+			return nil, err
+		}
+		h.aead = aead
+	}
+	return h.aead, nil
 }
 
 // update moves on to the next traffic secret (RFC 8446 section 7.2).
