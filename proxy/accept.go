@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pghandoff/handoff"
 	"pghandoff/proxy/loop"
 )
 
@@ -22,8 +23,11 @@ type entry struct {
 // acceptPause is how long a failing accept is left alone.
 const acceptPause = 20 * time.Millisecond
 
-// open begins to accept. Front loop only.
+// open begins to accept. Front loop only. What a function sends may bring no
+// descriptors, which each connection has from this one: to close them could take
+// the loop long.
 func (e *entry) open() (err error) {
+	handoff.RefuseDescriptors(e.fd)
 	e.token, err = e.d.front().Add(e.fd, e, loop.Readable)
 	return err
 }
@@ -79,7 +83,11 @@ func (e *entry) trouble(err error) {
 }
 
 // Expired is called when the pause is over.
-func (e *entry) Expired(*loop.Timer) { e.d.front().Want(e.token, loop.Readable) }
+func (e *entry) Expired(*loop.Timer) {
+	if err := e.d.front().Want(e.token, loop.Readable); err != nil {
+		e.trouble(err)
+	}
+}
 
 // turnAway takes one connection, for which there is no descriptor but the spare
 // one, and tells it so.

@@ -142,6 +142,11 @@ func (a *ask) delivered(u *Upstream, err error) {
 		a.attach(u)
 	default:
 		a.route.pool.drop(u, "closed by the server")
+		if !a.timeout.IsSet() { // it was over while u was on its way
+			a.unqueue()
+			a.refuse(a.route.pool.full(a.start))
+			return
+		}
 		if u, err := a.route.pool.take(a.waiter, true); u != nil || err != nil { // it was our turn
 			a.delivered(u, err)
 		}
@@ -244,7 +249,10 @@ func (d *Daemon) set(l *Lease, settings []pgwire.Parameter, done func(error)) {
 		done(nil)
 		return
 	}
+	l.used = true
+	d.work.Add(1) // nobody may wait for this any more
 	u.exchange(pgwire.AppendSettings(nil, news), 1, settingPatience, func(out *pgwire.Outcome, err error) {
+		defer d.work.Done()
 		u.leave()
 		switch {
 		case err != nil:

@@ -49,7 +49,6 @@ func (d *Daemon) serveHandoff(o *door, fd int, peer *Peer) {
 		d.turnAway(fd, true, failureOf(err))
 		return
 	}
-	handoff.RefuseDescriptors(fd)
 	c := &conversation{d: d, peer: peer, door: o, function: end{fd: fd}, pass: -1}
 	d.enter(c)
 	c.read()
@@ -101,6 +100,10 @@ func (c *conversation) step() {
 	for c.next() {
 	}
 	c.stepping = false
+	if c.grant != nil && c.function.token == 0 {
+		c.d.front().Later(c.watch) // most have got what they came for
+		return
+	}
 	c.watch()
 }
 
@@ -200,7 +203,7 @@ func (c *conversation) leave() {
 	case c.ask != nil:
 		c.ask.stop(errShutdown())
 	case !c.busy:
-		c.close()
+		c.hangUp()
 	}
 }
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,11 +27,13 @@ type Lease struct {
 	// connection says that the lease is the function's connection to the wire
 	// socket, and counts as that.
 	connection bool
-	announced  bool // it is in the audit
+	announced  atomic.Bool // it is in the audit
+	used       bool        // something was said to the server, so that a reset is due
 
 	mu       sync.Mutex // guards the fields below
 	holder   stopper    // who serves it; nil: nobody yet
-	revoked  *Failure   // told to end before there was a holder
+	revoked  *Failure   // told to end; the next holder has to know
+	atOnce   bool       // and not only when its session is idle
 	released bool       // no cancel is accepted any more
 }
 
@@ -40,10 +43,9 @@ type stopper interface{ stop(f *Failure, now bool) }
 
 // announce writes down a grant, once, when the function has its answer.
 func (d *Daemon) announce(l *Lease) {
-	if l.announced {
+	if l.announced.Swap(true) {
 		return
 	}
-	l.announced = true
 	l.peer.look()
 	d.trail.Record(l.event(audit.LeaseGranted))
 	d.log.Debug().Str(fieldLease, l.id).Str(fieldRoute, l.route.name).Uint32(fieldUID, l.peer.UID).Int32(fieldPeerPID, l.peer.PID).
@@ -71,25 +73,25 @@ func (d *Daemon) relay(l *Lease, function end, surplus []byte) {
 	d.work.Add(1)
 	b := &l.bridge
 	b.open(d, l, function)
-	if revoked := l.hold(b); revoked != nil {
-		b.stop(revoked, false)
+	if revoked, now := l.hold(b); revoked != nil {
+		b.stop(revoked, now)
 	}
 	b.begin(surplus)
 }
 
 // hold says who serves the lease from now on. If it was revoked before, the
-// result says why.
-func (l *Lease) hold(by stopper) *Failure {
+// result says why and how.
+func (l *Lease) hold(by stopper) (revoked *Failure, now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.holder = by
-	return l.revoked
+	return l.revoked, l.atOnce
 }
 
 // revoke ends the lease with a last word: when its session is idle, or now.
 func (l *Lease) revoke(f *Failure, now bool) {
 	l.mu.Lock()
-	l.revoked = f
+	l.revoked, l.atOnce = f, l.atOnce || now
 	by := l.holder
 	l.mu.Unlock()
 	if by != nil {
@@ -136,7 +138,9 @@ func (d *Daemon) settle(l *Lease, serverGone bool) {
 		return
 	}
 	// A query may be running and nobody waits for it any more; closing the
-	// connection alone would leave it running, and its locks held.
+	// connection alone would leave it running, and its locks held. What it says
+	// meanwhile is for nobody, and must not wake the loop again and again.
+	l.up.leave()
 	d.later(l.up.loop, func() {
 		ctx, cancel := context.WithTimeout(d.base, settingPatience)
 		defer cancel()
@@ -155,8 +159,12 @@ func (d *Daemon) recycle(l *Lease) {
 		pool.drop(u, "not clean")
 		return
 	}
+	reset := l.route.cfg.Pool.Reset
+	if !l.used && reset == "discard" {
+		reset = "none" // it is as it was
+	}
 	d.work.Add(1)
-	u.clean(l.route.cfg.Pool.Reset, func(unfit string) {
+	u.clean(reset, func(unfit string) {
 		u.leave()
 		if unfit != "" {
 			pool.drop(u, unfit)

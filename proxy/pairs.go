@@ -4,12 +4,18 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"pghandoff/handoff"
+	"pghandoff/proxy/loop"
 )
 
 // pair is two connected ends, both close-on-exec. Both would block: most runtimes
 // expect that of a descriptor that they inherit, and the loop asks for the
 // opposite with each call.
-type pair struct{ ours, theirs int }
+type pair struct {
+	ours, theirs int
+	token        loop.Token // of ours, if it is in the front loop already
+}
 
 // newPair makes a pair; the caller owns its descriptors.
 func newPair() (pair, error) {
@@ -17,12 +23,21 @@ func newPair() (pair, error) {
 	if err != nil {
 		return pair{}, os.NewSyscallError("socketpair", err)
 	}
+	handoff.RefuseDescriptors(fds[0])
 	return pair{ours: fds[0], theirs: fds[1]}, nil
 }
 
 // pairs is a stock of pairs, so that a function does not wait for one to be
 // made. It belongs to the front loop.
-type pairs struct{ stock []pair }
+type pairs struct {
+	loop  *loop.Loop // nil: none is kept
+	stock []pair
+}
+
+// stocked is told about pairs that nobody has: nothing can happen to them.
+type stocked struct{}
+
+func (stocked) Ready(loop.Events) {}
 
 // pairStock is how many are kept. They are four descriptors of some 200 KB of
 // kernel memory at most, and nothing while they are empty.
@@ -40,10 +55,14 @@ func (p *pairs) take() (pair, error) {
 
 // refill makes what is missing, if there are descriptors for it.
 func (p *pairs) refill() {
-	for len(p.stock) < pairStock {
+	for p.loop != nil && len(p.stock) < pairStock {
 		made, err := newPair()
 		if err != nil {
 			return // take says so when there are none left
+		}
+		if made.token, err = p.loop.Add(made.ours, stocked{}, loop.Readable); err != nil {
+			p.discard(made)
+			return
 		}
 		p.stock = append(p.stock, made)
 	}
@@ -52,8 +71,13 @@ func (p *pairs) refill() {
 // close closes the stock.
 func (p *pairs) close() {
 	for _, made := range p.stock {
-		unix.Close(made.ours)
-		unix.Close(made.theirs)
+		p.discard(made)
 	}
-	p.stock = nil
+	p.stock, p.loop = nil, nil
+}
+
+// discard closes both ends.
+func (p *pairs) discard(made pair) {
+	p.loop.Close(made.token, made.ours)
+	unix.Close(made.theirs)
 }

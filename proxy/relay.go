@@ -101,19 +101,53 @@ type (
 	serverSide   struct{ *bridge }
 )
 
-// begin takes what the function has sent already, and adds both ends to the
-// loop.
+// begin waits for the function; surplus is what it has sent already. The server
+// says nothing before it is asked, so it is joined with the first question, or
+// when there is time.
 func (b *bridge) begin(surplus []byte) {
-	if err := b.add(); err != nil {
-		b.up.tracker.Spoil()
-		b.finish(ending{endStopped, &Failure{SQLState: codeTooMany, Message: "the daemon is out of resources", Retry: true, Reason: "descriptors"}})
-		return
+	l := b.up.loop
+	if b.function.token != 0 {
+		l.Rebind(b.function.token, functionSide{b})
+	} else {
+		var err error
+		if b.function.token, err = l.Add(b.function.fd, functionSide{b}, loop.Readable); err != nil {
+			b.giveUp()
+			return
+		}
 	}
 	if len(surplus) > 0 {
-		b.take(surplus)
+		if b.join(); !b.over {
+			b.take(surplus)
+			b.want()
+		}
+		return
+	}
+	b.want()
+	l.Later(func() {
+		if b.home.Load().loop == l { // else it has moved
+			b.join()
+		}
+	})
+}
+
+// join waits for the server too. A lease that is on its way back to this loop
+// begins first.
+func (b *bridge) join() {
+	if b.over || b.up.token != 0 || b.function.token == 0 {
+		return
+	}
+	if b.up.watch(serverSide{b}, loop.Readable) != nil {
+		b.giveUp()
+		return
 	}
 	b.want()
 	b.awaken()
+}
+
+// giveUp ends a lease for which there is no room.
+func (b *bridge) giveUp() {
+	b.up.tracker.Spoil()
+	b.finish(ending{endStopped, &Failure{SQLState: codeTooMany, Message: "the daemon is out of resources", Retry: true, Reason: "descriptors"}})
 }
 
 // restAfter is how long nothing has to pass before a lease is at rest.
@@ -133,7 +167,7 @@ func (b *bridge) add() (err error) {
 	l := b.up.loop
 	if b.function.token != 0 {
 		l.Rebind(b.function.token, functionSide{b})
-	} else if b.function.token, err = l.Add(b.function.fd, functionSide{b}, loop.Readable|loop.Closed); err != nil {
+	} else if b.function.token, err = l.Add(b.function.fd, functionSide{b}, loop.Readable); err != nil {
 		return err
 	}
 	return b.up.watch(serverSide{b}, loop.Readable)
@@ -142,6 +176,7 @@ func (b *bridge) add() (err error) {
 // Ready is called when the function has sent something, takes more, or is gone.
 func (f functionSide) Ready(e loop.Events) {
 	b := f.bridge
+	b.join()
 	if e&loop.Writable != 0 && len(b.function.pending) > 0 {
 		b.flushFunction()
 	}
@@ -168,11 +203,11 @@ func (b *bridge) move(to *load) {
 	b.function.token = 0
 	b.up.leave()
 	b.up.loop = to.loop
+	b.d.announce(b.lease)
 	b.home.Store(to)
 	to.loop.Post(func() {
-		if !b.over {
-			b.begin(nil)
-		}
+		b.begin(nil)
+		b.join() // it may be answering
 	})
 }
 
@@ -218,6 +253,7 @@ func (b *bridge) take(p []byte) {
 	b.in += uint64(len(p))
 	k, terminate, fault := b.up.tracker.Frontend(p)
 	if k > 0 {
+		b.lease.used = true
 		if err := b.up.send(b.up.loop.Out, p[:k]); err != nil {
 			b.unheard()
 			return
@@ -405,7 +441,7 @@ func (b *bridge) want() {
 		server |= loop.Writable
 	}
 	l := b.up.loop
-	if l.Want(b.function.token, function) != nil || l.Want(b.up.token, server) != nil {
+	if l.Want(b.function.token, function) != nil || b.up.token != 0 && l.Want(b.up.token, server) != nil {
 		b.up.tracker.Spoil()
 		b.finish(ending{outcome: endStopped})
 	}

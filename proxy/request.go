@@ -81,7 +81,7 @@ func (c *conversation) granted(l *Lease) {
 	line, err := handoff.AppendReply(c.d.front().Out[:0], handoff.Reply{ID: c.call.ID, Granted: g})
 	if err != nil {
 		unix.Close(p.theirs)
-		unix.Close(p.ours)
+		c.d.front().Close(p.token, p.ours)
 		c.grant = nil
 		c.d.finish(l, ending{outcome: "too long"})
 		c.reply(errReplySize)
@@ -91,9 +91,12 @@ func (c *conversation) granted(l *Lease) {
 	c.talk.Acquired(l.id)
 	c.pass = p.theirs
 	state := c.call.State
+	c.d.work.Add(1) // should the conversation be over now, the lease has yet to begin
 	c.transmit(line)
+	c.d.begin(l, state, c.peer, c.door, end{fd: p.ours, token: p.token})
+	c.d.work.Done()
 	c.d.front().Later(func() {
-		c.d.begin(l, state, c.peer, c.door, p.ours)
+		c.d.announce(l)
 		c.d.pairs.refill()
 	})
 	c.step()
@@ -101,15 +104,15 @@ func (c *conversation) granted(l *Lease) {
 
 // begin lets a lease relay, or its function start, when the function has been
 // told. It owns the daemon's end of the pair.
-func (d *Daemon) begin(l *Lease, state handoff.State, peer *Peer, o *door, ours int) {
-	d.announce(l)
+func (d *Daemon) begin(l *Lease, state handoff.State, peer *Peer, o *door, ours end) {
 	if state == handoff.Ready {
-		d.relay(l, end{fd: ours}, nil)
+		d.relay(l, ours, nil)
 		return
 	}
-	s := &session{d: d, peer: peer, door: o, lease: l, function: end{fd: ours}}
-	if revoked := l.hold(s); revoked != nil {
-		s.stop(revoked, true)
+	s := &session{d: d, peer: peer, door: o, lease: l, function: ours}
+	d.front().Rebind(ours.token, s)
+	if revoked, now := l.hold(s); revoked != nil {
+		s.stop(revoked, now)
 	}
 	s.begin(0) // who holds a lease may take time
 }
@@ -195,7 +198,8 @@ func (c *conversation) send() {
 	if c.pass >= 0 {
 		n, err = loop.SendRights(c.function.fd, c.function.pending, c.pass)
 		if n > 0 { // the function's copy is in its queue
-			unix.Close(c.pass)
+			pass := c.pass
+			c.d.front().Later(func() { unix.Close(pass) })
 			c.pass = -1
 		}
 	} else {

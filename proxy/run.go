@@ -115,6 +115,7 @@ func (d *Daemon) onFront(f func()) {
 func (d *Daemon) openDoors() (err error) {
 	d.onFront(func() {
 		d.descriptors.hold()
+		d.pairs.loop = d.front()
 		d.pairs.refill()
 		for _, o := range d.doors {
 			for _, e := range o.entries() {

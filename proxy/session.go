@@ -11,10 +11,6 @@ import (
 )
 
 const (
-	// startupPatience is how long a function may take to send its start-up packet.
-	startupPatience = 10 * time.Second
-	// refusalPatience is how long a connection over its limit may take for it.
-	refusalPatience = time.Second
 	// startupRead is how much is read at a time before a lease is granted: a
 	// start-up packet, and what a function may send behind it. 16 KiB.
 	startupRead = 16 << 10
@@ -49,9 +45,9 @@ type session struct {
 // serveWire serves a new connection of the wire socket, which it owns.
 func (d *Daemon) serveWire(o *door, fd int, peer *Peer) {
 	s := &session{d: d, peer: peer, door: o, function: end{fd: fd}}
-	patience := startupPatience
+	patience := d.startupPatience
 	if err := d.limits.take(peer.UID, limitConnections); err != nil {
-		s.refusal, patience = failureOf(err), refusalPatience
+		s.refusal, patience = failureOf(err), d.refusalPatience
 		if d.refusals == slowRefusals {
 			d.turnAway(fd, false, s.refusal)
 			return
@@ -65,10 +61,10 @@ func (d *Daemon) serveWire(o *door, fd int, peer *Peer) {
 // begin reads what has come already, and waits for the rest.
 func (s *session) begin(patience time.Duration) {
 	s.d.enter(s)
-	s.Ready(loop.Readable)
-	if !s.over && s.ask == nil && patience > 0 {
+	if patience > 0 {
 		s.d.front().Set(&s.timer, patience, s)
 	}
+	s.Ready(loop.Readable)
 }
 
 // watch waits for events of the function.
@@ -86,7 +82,10 @@ func (s *session) watch(events loop.Events) {
 
 // Ready is called when the function has sent something or is gone.
 func (s *session) Ready(e loop.Events) {
-	if s.ask != nil { // only its end is waited for
+	switch {
+	case s.over: // the lease, which begins at the end of this turn, is told again
+		return
+	case s.ask != nil: // only its end is waited for
 		if e&loop.Closed != 0 {
 			s.close("gone")
 		}
@@ -117,7 +116,7 @@ func (s *session) Expired(*loop.Timer) {
 // lease that a session may have is revoked by itself.
 func (s *session) leave() {
 	switch {
-	case s.lease != nil:
+	case s.over || s.lease != nil:
 	case s.ask != nil:
 		s.ask.stop(errShutdown())
 	default:
@@ -276,11 +275,9 @@ func (s *session) granted(l *Lease) {
 		return
 	}
 	s.over = true
-	s.d.front().Later(func() {
-		s.d.announce(l)
-		s.d.relay(l, s.function, s.surplus)
-		s.d.exit(s)
-	})
+	s.d.relay(l, s.function, s.surplus)
+	s.d.exit(s)
+	s.d.front().Later(func() { s.d.announce(l) })
 }
 
 // tell sends a FATAL error, the session's last word, and closes it.
@@ -293,12 +290,17 @@ func (s *session) tell(f *Failure) {
 
 func lastWords(f *Failure) []byte { return pgwire.AppendError(nil, f.notice()) }
 
-// stop ends a session that holds a lease and has not started.
+// stop ends a session that holds a lease and has not started. One that is just
+// starting is stopped by what comes next: the lease remembers it.
 func (s *session) stop(f *Failure, _ bool) {
 	s.d.front().Post(func() {
-		if !s.over && s.ask == nil {
-			s.tell(f)
+		l := s.lease
+		if s.over || s.ask != nil || l == nil {
+			return
 		}
+		s.lease = nil
+		s.d.finish(l, ending{endStopped, f})
+		s.tell(f)
 	})
 }
 
@@ -310,8 +312,10 @@ func (s *session) close(why string) {
 	s.over = true
 	l := s.d.front()
 	l.Cancel(&s.timer)
+	if s.peer.socket == s.function.fd { // else it is a conversation's, which may go on
+		s.peer.gone()
+	}
 	s.function.leave(l)
-	s.peer.gone()
 	if s.ask != nil {
 		s.ask.abandon()
 		s.lease = nil // the wish ends it

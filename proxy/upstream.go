@@ -68,8 +68,8 @@ func (u *Upstream) peek() peeked {
 
 // absorb takes in what a server said unasked to an idle session: notices,
 // parameter reports, TLS's own messages. It reports whether the session is still
-// fit to be handed out; a notification, an error, or half a message make it
-// unfit.
+// fit to be handed out; a notification, an error, half a message, or no end of
+// them make it unfit.
 func (u *Upstream) absorb() bool {
 	if u.tls != nil {
 		if !u.note(u.tls.HeldPlain()) || u.tls.HoldPlain(nil) != nil {
@@ -77,7 +77,7 @@ func (u *Upstream) absorb() bool {
 		}
 	}
 	room := make([]byte, tlsstate.MaxRecord+absorbSize)
-	for {
+	for range absorbReads {
 		plain, more, err := u.receive(room)
 		if err != nil || !u.note(plain) {
 			return false
@@ -86,6 +86,7 @@ func (u *Upstream) absorb() bool {
 			return !u.holds()
 		}
 	}
+	return false
 }
 
 // note takes note of what came unasked, if it concerns nobody.
@@ -97,8 +98,13 @@ func (u *Upstream) note(p []byte) bool {
 	return err == nil
 }
 
-// absorbSize is how much is read at a time of what came unasked. 16 KiB.
-const absorbSize = 16 << 10
+const (
+	// absorbSize is how much is read at a time of what came unasked. 16 KiB.
+	absorbSize = 16 << 10
+	// absorbReads is how often: a server that does not stop must not keep the
+	// loop, which has others to serve.
+	absorbReads = 4
+)
 
 // holds reports whether bytes of the server wait in user space.
 func (u *Upstream) holds() bool {

@@ -25,8 +25,12 @@ func (d *Daemon) front() *loop.Loop { return d.loops[0] }
 
 // later runs f in a worker, which may block, and then on the loop.
 func (d *Daemon) later(l *loop.Loop, f, then func()) {
-	d.work.Go(func() { // ends with f; Run waits for it, and the loop outlives it
+	d.work.Add(1)
+	d.work.Go(func() { // ends with f; Run waits for it and for then, and the loop outlives both
 		f()
-		l.Post(then)
+		l.Post(func() {
+			then()
+			d.work.Done()
+		})
 	})
 }

@@ -92,9 +92,14 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
+// loopsEnv names the environment variable that says how many event loops the
+// daemons of tests have that do not choose for themselves. CI has a run with
+// one, in which all leases share it, and one with two, between which they move.
+const loopsEnv = "PGHANDOFF_TEST_LOOPS"
+
 // settings fill the template of a configuration with one route.
 type settings struct {
-	Global string // further top-level lines
+	Global string // further top-level lines, with loops or with what loopsEnv says
 	Route  string // further lines of the route, indented by four spaces
 	Pool   string // inside pool: {…}
 	TLS    string // inside tls: {…}, in place of identity and mode
@@ -118,6 +123,9 @@ func (d *daemon) configure(pg *throwaway.Cluster, s settings) {
 			return b
 		}
 		return a
+	}
+	if loops := os.Getenv(loopsEnv); loops != "" && !strings.Contains(s.Global, "loops:") {
+		s.Global += "\nloops: " + loops
 	}
 	identity := fmt.Sprintf("roots: %q", or(s.Roots, pg.RootsFile))
 	if pg.ClientCertFile != "" {

@@ -23,6 +23,14 @@ const (
 	Closed   Events = unix.EPOLLHUP | unix.EPOLLERR
 )
 
+// whole adds what is reported anyway.
+func (e Events) whole() Events {
+	if e != 0 {
+		e |= Closed
+	}
+	return e
+}
+
 // Handler is told about a descriptor. It runs on the loop's thread and must not
 // block.
 type Handler interface {
@@ -50,6 +58,7 @@ type Loop struct {
 	wheel wheel
 	began time.Time // what the wheel's time counts from
 	later []func()
+	busy  int // turns that these have waited
 	// The slices that take turns with later and queue.
 	spareLater, spare []func()
 
@@ -113,10 +122,10 @@ func (l *Loop) Run() error {
 		}
 		l.runQueue()
 		l.runAlarms()
-		l.runLater()
+		l.runLater(n)
 	}
 	l.runQueue() // what was posted until it was stopped
-	l.runLater()
+	l.callLater()
 	return nil
 }
 
@@ -154,6 +163,7 @@ func (l *Loop) slot(t Token) *slot {
 // Add waits for events of fd, which is borrowed and must be non-blocking, and
 // calls h for them. With no events not even Closed is reported.
 func (l *Loop) Add(fd int, h Handler, events Events) (Token, error) {
+	events = events.whole()
 	var i uint32
 	if n := len(l.free); n > 0 {
 		i, l.free = l.free[n-1], l.free[:n-1]
@@ -175,25 +185,29 @@ func (l *Loop) Add(fd int, h Handler, events Events) (Token, error) {
 }
 
 // Want changes what is waited for. With no events not even Closed is reported,
-// so that a descriptor whose other side is gone can be left for later.
+// so that a descriptor whose other side is gone can be left for later. On an error
+// it stays as it was.
 func (l *Loop) Want(t Token, events Events) error {
 	s := l.slot(t)
 	if s == nil {
 		return errors.New("no such descriptor in the loop")
 	}
+	events = events.whole()
 	if s.events == events {
 		return nil
 	}
-	s.events = events
+	op := unix.EPOLL_CTL_MOD
 	switch {
 	case events == 0:
-		s.asleep = true
-		return l.control(unix.EPOLL_CTL_DEL, s.fd, 0, t)
+		op = unix.EPOLL_CTL_DEL
 	case s.asleep:
-		s.asleep = false
-		return l.control(unix.EPOLL_CTL_ADD, s.fd, events, t)
+		op = unix.EPOLL_CTL_ADD
 	}
-	return l.control(unix.EPOLL_CTL_MOD, s.fd, events, t)
+	if err := l.control(op, s.fd, events, t); err != nil {
+		return err
+	}
+	s.events, s.asleep = events, events == 0
+	return nil
 }
 
 // Rebind lets h be called for a descriptor from now on. What is waited for stays.

@@ -208,3 +208,31 @@ func TestLoopDoesNotHoldUpTheGarbageCollector(t *testing.T) {
 		t.Error("that is too long")
 	}
 }
+
+func TestWantThatFailsChangesNothing(t *testing.T) {
+	l := start(t)
+	a, b := pair(t)
+	file, err := unix.Open(t.TempDir()+"/file", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(file)
+	told := make(chan loop.Events, 1)
+	on(l, func() {
+		var token loop.Token
+		token, _ = l.Add(file, handler(func(e loop.Events) { l.Remove(token); told <- e }), 0)
+		for range 2 {
+			if l.Want(token, loop.Readable) == nil {
+				t.Error("a file can be waited for")
+			}
+		}
+		unix.Dup3(a, file, unix.O_CLOEXEC) // now it can
+		if err := l.Want(token, loop.Readable); err != nil {
+			t.Error(err)
+		}
+	})
+	unix.Write(b, []byte("x"))
+	if e := <-told; e&loop.Readable == 0 {
+		t.Errorf("told %v", e)
+	}
+}

@@ -26,11 +26,15 @@ func (l *Loop) ring() {
 	unix.Write(l.wake, one[:]) // full means that it is awake
 }
 
-// Later makes the loop call f at the end of this turn, after all events, posted
-// functions and alarms: for work that nothing waits for. What f itself adds so
-// is for the end of the next turn, which then comes at once. On the loop's
-// thread only.
-func (l *Loop) Later(f func()) { l.later = append(l.later, f) }
+// Later makes the loop call f when nothing more urgent is there: after a moment
+// without events, or after some turns. It is for work that nobody waits for.
+// What f itself adds so comes in the next such moment. On the loop's thread only.
+func (l *Loop) Later(f func()) {
+	if len(l.later) == 0 {
+		l.busy = 0
+	}
+	l.later = append(l.later, f)
+}
 
 // Stop makes Run return once what was posted before is done. Timers that are
 // set then do not expire. Safe from any goroutine.
@@ -51,8 +55,24 @@ func (l *Loop) runQueue() {
 	l.spare = call(queue)
 }
 
-// runLater calls what was left for the end of the turn.
-func (l *Loop) runLater() {
+// patientTurns is how many turns with events work for later waits for.
+const patientTurns = 16
+
+// runLater calls what was left for later, if its time has come. To wait for a
+// moment is not only to be quick for others: whoever has just had an answer may
+// need this very processor to read it.
+func (l *Loop) runLater(events int) {
+	if len(l.later) == 0 {
+		return
+	}
+	if l.busy++; events > 0 && l.busy < patientTurns {
+		return
+	}
+	l.callLater()
+}
+
+func (l *Loop) callLater() {
+	l.busy = 0
 	later := l.later
 	l.later = l.spareLater[:0]
 	l.spareLater = call(later)

@@ -9,7 +9,7 @@ func TestLaterAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		l.Later(f)
 		l.Later(f)
-		l.runLater()
+		l.runLater(0)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -22,6 +22,9 @@ const shortWait = 5
 func (l *Loop) wait() (int, error) {
 	l.waiting.Store(true)
 	defer l.waiting.Store(false)
+	if len(l.later) > 0 && !l.pending() {
+		return l.briefWait()
+	}
 	timeout := l.patience()
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), uintptr(timeout), 0, 0)
 	switch {
@@ -37,11 +40,31 @@ func (l *Loop) wait() (int, error) {
 	return l.longWait()
 }
 
+// laterWait is how long there must be no event for work for later, in
+// nanoseconds: as long as a function needs to ask its first question. 50 µs.
+const laterWait = 50_000
+
+// briefWait waits for events for a moment. Before Linux 5.11 it does not.
+func (l *Loop) briefWait() (int, error) {
+	timeout := unix.Timespec{Nsec: laterWait}
+	if l.wheel.ripen(); l.wheel.first[ripe] != nil {
+		timeout.Nsec = 0
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), uintptr(unsafe.Pointer(&timeout)), 0, 0)
+	switch errno {
+	case 0:
+		return int(n), nil
+	case unix.EINTR, unix.ENOSYS:
+		return 0, nil
+	}
+	return 0, errno
+}
+
 // patience is how long the short wait may last, in milliseconds. It goes by the
 // turn's reading of the clock. Timers set since then come after this wait.
 func (l *Loop) patience() int {
 	l.wheel.ripen()
-	if len(l.later) > 0 || l.pending() {
+	if l.pending() {
 		return 0
 	}
 	if left := milliseconds(l.wheel.rest()); left >= 0 {

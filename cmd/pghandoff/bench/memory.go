@@ -104,7 +104,7 @@ func (s *stage) startDaemonFor(fake *fakeServer, leases int) (*child.Daemon, err
 	}
 	server := &throwaway.Cluster{Host: "127.0.0.1", Port: fake.port, Role: s.pg.Role, Password: s.pg.Password, Database: s.pg.Database,
 		RootsFile: s.pg.RootsFile, ClientCertFile: s.pg.ClientCertFile, ClientKeyFile: s.pg.ClientKeyFile}
-	return child.StartDaemon(child.Settings{Exe: s.exe, Dir: dir, Route: route, Server: server, TLS: "identity: app",
+	return child.StartDaemon(child.Settings{Exe: s.exe, Dir: dir, Route: route, Server: server, TLS: "identity: app", Allow: whoever,
 		Pool:   fmt.Sprintf("min_idle: 1, max: %d, wait_timeout: 30s", leases+fewLeases),
 		Global: fmt.Sprintf("limits: {leases: %[1]d, waiting: %[1]d, connections: %[1]d}", leases+fewLeases)})
 }

@@ -120,6 +120,10 @@ func (s *stage) openServer(ctx context.Context) (err error) {
 // poolSize is how many connections each pool has warm.
 func (s *stage) poolSize() int { return max(8, slices.Max(s.Clients)) }
 
+// whoever is the rule that the peers have with auth_type=trust: to have opened
+// the socket is enough.
+const whoever = "{any: true}"
+
 // startDaemon starts a daemon of ours in a folder of its own, with everything
 // on that is on for a user.
 func (s *stage) startDaemon(name, tls string) (*child.Daemon, error) {
@@ -128,7 +132,7 @@ func (s *stage) startDaemon(name, tls string) (*child.Daemon, error) {
 		return nil, err
 	}
 	return child.StartDaemon(child.Settings{Exe: s.exe, Dir: dir, Route: route, Server: s.pg, TLS: tls,
-		Pool: fmt.Sprintf("min_idle: %d, max: %d", s.poolSize(), s.poolSize())})
+		Pool: fmt.Sprintf("min_idle: %d, max: %d", s.poolSize(), s.poolSize()), Allow: whoever})
 }
 
 func (s *stage) direct() subject {

@@ -22,6 +22,7 @@ type Settings struct {
 	Server *throwaway.Cluster
 	TLS    string // inside the route's tls: {…}; the identity is app
 	Pool   string // inside its pool: {…}
+	Allow  string // inside its allow: […]; empty: root and the daemon's own user
 	Global string // further top-level lines
 }
 
@@ -44,7 +45,7 @@ routes:
     password: {file: %[9]q}
     tls: {%[10]s}
     pool: {%[11]s}
-`
+%[12]s`
 
 // StartDaemon starts a daemon for the server and does not wait until it is warm.
 func StartDaemon(s Settings) (*Daemon, error) {
@@ -69,9 +70,13 @@ func (d *Daemon) writeConfig(s Settings) (path string, err error) {
 		global += fmt.Sprintf("\nidentities: {app: {file: {cert: %q, key: %q, roots: %q}}}", s.Server.ClientCertFile,
 			s.Server.ClientKeyFile, s.Server.RootsFile)
 	}
+	rules := ""
+	if s.Allow != "" {
+		rules = "    allow: [" + s.Allow + "]\n"
+	}
 	path = filepath.Join(s.Dir, "pghandoff.yaml")
 	text := fmt.Sprintf(configText, d.RunDir, d.Audit, global, s.Route, s.Server.Host, s.Server.Port, s.Server.Database,
-		s.Server.Role, secret, s.TLS, s.Pool)
+		s.Server.Role, secret, s.TLS, s.Pool, rules)
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
