@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -230,22 +229,4 @@ func readFrame(r io.Reader) (typ byte, body []byte, err error) {
 		return 0, nil, errors.Join(io.ErrUnexpectedEOF, err)
 	}
 	return header[0], body, nil
-}
-
-// safeBuffer collects what several goroutines write.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

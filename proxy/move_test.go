@@ -1,15 +1,12 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // relayed returns the only lease that there is, once a loop carries it.
@@ -132,6 +129,14 @@ func TestEndReachesALeaseThatHasJustMoved(t *testing.T) {
 	for name, do := range map[string]func(b *bridge, to *load){
 		"moved before": func(b *bridge, to *load) { b.move(to); b.stop(errShutdown(), false) },
 		"moved after":  func(b *bridge, to *load) { b.stop(errShutdown(), false); b.move(to) },
+		"amid the move": func(b *bridge, to *load) {
+			release := make(chan struct{})
+			to.loop.Post(func() { <-release })
+			b.home.Store(to) // as move does, before it posts
+			b.stop(errShutdown(), false)
+			b.move(to)
+			close(release)
+		},
 		"to and fro": func(b *bridge, to *load) {
 			b.stop(errShutdown(), false)
 			b.move(to)
@@ -144,9 +149,16 @@ func TestEndReachesALeaseThatHasJustMoved(t *testing.T) {
 			f.send(start())
 			f.want(welcome)
 			l := h.relayed()
+			next := h.wire()
+			next.t = t
+			next.send(start(), query("echo x"))
+			h.queued(1)
 			h.d.onFront(func() { do(&l.bridge, h.d.loads.all[1]) })
 			f.want("E(57P01)")
 			f.want(".")
+			next.want(welcome)
+			next.want("D(x)C(echo)ZI")
+			next.Close()
 			h.empty()
 			h.warm("orders", 1)
 		})
@@ -185,61 +197,4 @@ func TestEndReachesLeasesThatMoveAllTheTime(t *testing.T) {
 		h.empty()
 	}
 	h.warm("orders", 1)
-}
-
-func TestLeaseThatHasMovedEndsLikeAnyOther(t *testing.T) {
-	h := build(t, twoLoops)
-	for i, end := range []func(f *function){
-		func(f *function) { f.Close() },
-		func(f *function) { f.send([]byte("X\x00\x00\x00\x04")); f.want(".") },
-		func(f *function) { f.send(query("BEGIN")); f.want("C(BEGIN)ZT"); f.Close() },
-		func(f *function) { f.send(query("die")); f.want("E(57P01)"); f.want(".") },
-		func(f *function) { f.send(query("hang")); <-h.hung; f.Close(); h.unleased(); h.gate <- struct{}{} },
-		func(f *function) { f.send([]byte("!")); f.want("E(08P01)"); f.want(".") },
-		func(f *function) { unix.Shutdown(f.fd(), unix.SHUT_WR); f.want(".") },
-	} {
-		f := h.wire()
-		f.send(start())
-		f.want(welcome)
-		l := h.relayed()
-		onLoop(l, func() { l.bridge.move(h.elsewhere(l)) })
-		f.send(query("echo x"))
-		f.want("D(x)C(echo)ZI")
-		end(f)
-		h.empty()
-		h.warm("orders", 1)
-		if t.Failed() {
-			t.Fatalf("end %d", i)
-		}
-	}
-	if n := h.dials(); n != 2+2 { // for those that were not clean
-		t.Errorf("%d dials", n)
-	}
-}
-
-func TestStopDrainsEveryLoop(t *testing.T) {
-	before := openDescriptors(t)
-	h := build(t, func(p *plan) { p.loops, p.pool.MinIdle, p.pool.Max = 2, 8, 8 })
-	var all []*function
-	for range 8 {
-		f := h.wire()
-		f.send(start())
-		f.want(welcome)
-		all = append(all, f)
-	}
-	for i, l := range h.d.leases.all() {
-		h.eventually("it is relayed", func() bool { return l.bridge.home.Load() != nil })
-		if i%2 == 0 {
-			onLoop(l, func() { l.bridge.move(h.elsewhere(l)) })
-		}
-	}
-	h.stopping()()
-	for _, f := range all {
-		f.want("E(57P01)")
-		f.Close()
-	}
-	h.sameDescriptors(before)
-	if n := bytes.Count([]byte(h.trail.String()), []byte(`"lease.revoked"`)); n != 8 {
-		t.Errorf("%d leases revoked", n)
-	}
 }

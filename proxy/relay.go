@@ -162,17 +162,6 @@ func (b *bridge) awaken() {
 	}
 }
 
-// add lets the loop call the bridge.
-func (b *bridge) add() (err error) {
-	l := b.up.loop
-	if b.function.token != 0 {
-		l.Rebind(b.function.token, functionSide{b})
-	} else if b.function.token, err = l.Add(b.function.fd, functionSide{b}, loop.Readable); err != nil {
-		return err
-	}
-	return b.up.watch(serverSide{b}, loop.Readable)
-}
-
 // Ready is called when the function has sent something, takes more, or is gone.
 func (f functionSide) Ready(e loop.Events) {
 	b := f.bridge
@@ -187,8 +176,10 @@ func (f functionSide) Ready(e loop.Events) {
 		if to := b.d.loads.turn(b.home.Load()); to != nil {
 			b.move(to)
 		}
-	case e&loop.Closed != 0:
-		b.deafen()
+	case e&loop.Closed != 0: // what it said last waits until the server takes more
+		if b.deafen(); b.gone == nil && b.expiring == nil {
+			b.expire(ending{outcome: endFunctionClosed}, drainPatience)
+		}
 	}
 }
 
@@ -206,8 +197,10 @@ func (b *bridge) move(to *load) {
 	b.d.announce(b.lease)
 	b.home.Store(to)
 	to.loop.Post(func() {
-		b.begin(nil)
-		b.join() // it may be answering
+		if !b.over {
+			b.begin(nil)
+			b.join() // it may be answering
+		}
 	})
 }
 
@@ -368,7 +361,13 @@ func (b *bridge) unheard() {
 		b.gone = &ending{outcome: endServerClosed}
 	}
 	b.up.keep(nil)
-	b.expire(ending{outcome: endServerClosed}, drainPatience)
+	patience := drainPatience
+	if len(b.function.pending) > 0 { // it reads what it has first
+		patience = lastWordsPatience
+	}
+	if b.lost == nil {
+		b.expire(ending{outcome: endServerClosed}, patience)
+	}
 	b.want()
 }
 

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"pghandoff/pgwire"
@@ -19,8 +18,7 @@ const resetPatience = 5 * time.Second
 // cancel may hit the next function.
 func (u *Upstream) clean(reset string, done func(unfit string)) {
 	l := u.loop
-	over := sync.OnceFunc(func() { l.Post(func() { u.rollback(reset, done) }) }) // the next lease's cancels are none of ours
-	if !u.cancels.whenOver(over) {
+	if !u.cancels.whenOver(func() { l.Post(func() { u.rollback(reset, done) }) }) {
 		u.leave() // what the server says meanwhile is read then
 		return
 	}

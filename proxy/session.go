@@ -83,7 +83,7 @@ func (s *session) watch(events loop.Events) {
 // Ready is called when the function has sent something or is gone.
 func (s *session) Ready(e loop.Events) {
 	switch {
-	case s.over: // the lease, which begins at the end of this turn, is told again
+	case s.over: // what is still reported is for the lease
 		return
 	case s.ask != nil: // only its end is waited for
 		if e&loop.Closed != 0 {

@@ -166,3 +166,43 @@ func TestAcceptingIsTriedAgainUntilItCanBe(t *testing.T) {
 	d.say(ping)
 	d.wantReply(`{"v":1,"ok":true}`)
 }
+
+func TestWithoutDescriptorsAGrantIsRefused(t *testing.T) {
+	h := build(t, nil)
+	d := h.talk()
+	var before unix.Rlimit
+	unix.Getrlimit(unix.RLIMIT_NOFILE, &before)
+	h.d.onFront(func() {
+		h.d.pairs.close()
+		unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: before.Max})
+	})
+	d.say(acquire("orders") + ping)
+	refusal, pong := d.reply(), d.reply()
+	unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
+	if !strings.Contains(refusal, `"53300"`) || !strings.Contains(refusal, `"retry":true`) || pong != `{"v":1,"ok":true}` {
+		t.Errorf("told %s, then %s", refusal, pong)
+	}
+	d.say(acquire("orders"))
+	d.wantReply(`"lease"`)
+	f := d.adopt(0)
+	f.send(query("echo x"))
+	f.want("D(x)C(echo)ZI")
+}
+
+func TestConversationGoneWhileParametersAreSet(t *testing.T) {
+	h := build(t, nil)
+	h.gated.Store(true)
+	for _, state := range []string{"ready", "startup"} {
+		d := h.talk()
+		d.say(strings.Replace(strings.Replace(acquire("orders"), "ready", state, 1), "}", `,"parameters":{"TimeZone":"zone of `+state+`"}}`, 1) + ping)
+		<-h.hung
+		d.Close()
+		h.eventually("the conversation is over", func() bool { return h.visitors() == 0 })
+		h.gate <- struct{}{}
+		h.empty()
+		h.warm("orders", 1)
+	}
+	if h.dials() != 2 {
+		t.Errorf("%d dials", h.dials())
+	}
+}

@@ -160,9 +160,9 @@ func (c *underway) begin() {
 func (c *underway) end() {
 	c.mu.Lock()
 	c.n--
-	then := c.then
-	if c.n > 0 {
-		then = nil
+	var then func()
+	if c.n == 0 {
+		then, c.then = c.then, nil
 	}
 	c.mu.Unlock()
 	if then != nil {
