@@ -17,6 +17,7 @@ const (
 	alertProtocolVersion   uint8 = 70
 	alertInternalError     uint8 = 80
 	alertUserCanceled      uint8 = 90
+	alertNoRenegotiation   uint8 = 100
 	alertNoALPN            uint8 = 120
 
 	alertWarning = 1
@@ -45,7 +46,7 @@ func alertName(code uint8) string {
 // alertHints say what to do. Those about certificates mean our client certificate: with TLS 1.3 they come only after the
 // handshake, as the answer to the first read.
 var alertHints = map[uint8]string{
-	40:  "the server found no common parameters, or wants something that we did not send: see the server's log",
+	40:  "the server found no common parameters, or wants something that we did not send: see the server's log, and its ssl_ciphers and ssl_ecdh_curve",
 	42:  "the server refused our client certificate: it or its signature is malformed; see the server's log",
 	43:  "the server refused our client certificate: its kind is not supported (key type, or an extended key usage without clientAuth)",
 	44:  "the server refused our client certificate: it is on the server's revocation list (ssl_crl_file); issue a new one",
@@ -54,7 +55,7 @@ var alertHints = map[uint8]string{
 	48:  "the server refused our client certificate: it knows no authority that signed it; add that to the server's ssl_ca_file, or send the intermediates",
 	49:  "the server refused our client certificate: it is valid, but not allowed",
 	51:  "the server refused our client certificate or handshake: a signature does not verify; does the key belong to the certificate?",
-	70:  "the server speaks no TLS version that we offer: TLS 1.3 is needed",
+	70:  "the server speaks no TLS version that we offer: raise ssl_max_protocol_version there, or look at tls.min_version",
 	71:  "the server wants stronger cipher suites or keys than we offer",
 	80:  "the server had an internal error; see the server's log",
 	112: "the server does not know the host name that we asked for: check the route's host",
@@ -100,7 +101,11 @@ func (c *Conn) AppendAlert(dst []byte, err error) ([]byte, error) {
 	if errors.As(err, &broke) {
 		code = broke.Alert
 	}
+	level := byte(alertFatal)
+	if code == alertNoRenegotiation {
+		level = alertWarning // always, RFC 5246 section 7.2.2
+	}
 	c.both.closed.Store(true)
 	c.fail(err)
-	return c.out.record(dst, typeAlert, []byte{alertFatal, code})
+	return c.out.record(dst, typeAlert, []byte{level, code})
 }

@@ -17,8 +17,9 @@ import (
 // still does and closes it. ctx bounds the whole; deadlines that were set on nc are replaced and cleared.
 //
 // Errors: ErrNotOffered leaves nc usable for plaintext (see there), every other error leaves it useless. The rest are
-// *VerifyError, *AlertError, *VersionError, ErrRefused, ErrNotPostgres, ErrNotTLS, ErrNoALPN, ErrHandover, what nc returned,
-// or ctx's error. A client certificate that the server refuses is reported by the first Read only, as *AlertError.
+// *VerifyError, *AlertError, *VersionError, *SuiteError, ErrRefused, ErrNotPostgres, ErrNotTLS, ErrNoALPN, ErrHandover, what nc returned,
+// or ctx's error. A client certificate that the server refuses is reported by the first Read only, as *AlertError, unless
+// it is TLS 1.2.
 func Client(ctx context.Context, nc net.Conn, cfg Config) (*Stream, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -40,33 +41,43 @@ func client(ctx context.Context, nc net.Conn, cfg *Config) (*Conn, error) {
 			return nil, err
 		}
 	}
-	g := &gate{Conn: nc}
+	g := &gate{Conn: nc, judge: judgeSuite}
 	keys := &keylog{gate: g}
 	defer keys.forget()
 	verified := &verification{cfg: cfg}
 	sni, _ := cfg.serverName()
 	result, err := cfg.handshaker().Handshake(ctx, g, Params{
 		ServerName: sni, ALPN: []string{alpnProtocol}, Certificate: cfg.Certificate,
-		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
+		MinVersion: cfg.minVersion(), MaxVersion: cfg.maxVersion(), Suites: offeredSuites,
 		Time: cfg.now, Verify: verified.check, KeyLog: keys,
 	})
 	if err != nil {
-		return nil, explain(err, g)
-	}
-	if err := g.settled(); err != nil {
-		return nil, err
+		return nil, explain(err, g, cfg.minVersion())
 	}
 	if err := agree(cfg, &result, verified.leaf); err != nil {
 		return nil, err
 	}
-	return newConn(roleClient, newInfo(result), keys.server, keys.client)
+	if err := g.settled(result.Version, roleClient); err != nil {
+		return nil, err
+	}
+	return keys.conn(roleClient, newInfo(result), parseServerHello(g.opening))
+}
+
+// judgeSuite refuses a server's choice of cipher suite that we cannot protect, as soon as it is known and before a key is
+// exchanged. An unknown version is the library's to refuse.
+func judgeSuite(opening []byte) error {
+	if hello := parseServerHello(opening); hello.version == tls.VersionTLS12 {
+		_, err := suiteFor(hello.version, hello.suite)
+		return err
+	}
+	return nil
 }
 
 // agree checks what the library settled, whichever library it is.
 func agree(cfg *Config, r *Result, verified *x509.Certificate) error {
 	switch {
-	case r.Version != tls.VersionTLS13:
-		return &VersionError{Version: r.Version}
+	case r.Version < cfg.minVersion() || r.Version > cfg.maxVersion():
+		return &VersionError{Version: r.Version, Min: cfg.minVersion()}
 	case len(r.PeerCertificates) == 0 || verified == nil || !r.PeerCertificates[0].Equal(verified):
 		return fmt.Errorf("%w: the server's certificate was not given to us to verify", ErrHandover)
 	case cfg.Negotiation == Direct && r.ALPN != alpnProtocol:
@@ -77,16 +88,19 @@ func agree(cfg *Config, r *Result, verified *x509.Certificate) error {
 
 // explain finds the plain sentence for a handshake that failed: what the server's first bytes say counts more than what
 // the library made of them.
-func explain(err error, g *gate) error {
+func explain(err error, g *gate, oldest uint16) error {
+	if g.refused != nil {
+		return fmt.Errorf("TLS handshake: %w", g.refused)
+	}
 	if notTLS(g.opening) {
 		return fmt.Errorf("%w: %w", ErrNotTLS, err)
 	}
-	if v := helloVersion(g.opening); v != 0 && v < tls.VersionTLS13 {
-		return &VersionError{Version: v, Err: err}
+	if v := parseServerHello(g.opening).version; v != 0 && v < oldest {
+		return &VersionError{Version: v, Min: oldest, Err: err}
 	}
 	if alert, ok := errors.AsType[*AlertError](err); ok {
 		if alert.Code == alertProtocolVersion {
-			return &VersionError{Err: err}
+			return &VersionError{Min: oldest, Err: err}
 		}
 		return fmt.Errorf("TLS handshake: %w", err)
 	}

@@ -162,6 +162,7 @@ func TestLibraryThatGoesTooFarIsRefused(t *testing.T) {
 
 func TestOldServerIsNamed(t *testing.T) {
 	_, server, config := good(t)
+	config.MinVersion = tls.VersionTLS13
 	t.Run("that refuses", func(t *testing.T) {
 		server := server.Clone()
 		server.MaxVersion = tls.VersionTLS12

@@ -1,6 +1,7 @@
 package tlsstate
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -25,6 +26,10 @@ type Config struct {
 	Roots *x509.CertPool
 	// Certificate is our client certificate; nil means none. It is sent whatever authorities the server names.
 	Certificate *tls.Certificate
+	// MinVersion is the oldest version that is accepted, tls.VersionTLS12 or tls.VersionTLS13; 0 means TLS 1.2, as libpq.
+	MinVersion uint16
+	// MaxVersion is the newest that is offered; 0 means TLS 1.3. It is for tests and for servers whose TLS 1.3 is broken.
+	MaxVersion uint16
 	// Handshaker is the library that does the handshake; nil means Std.
 	Handshaker Handshaker
 	// Time is the clock for the validity of certificates; nil means time.Now.
@@ -42,11 +47,18 @@ func (c *Config) check() error {
 		return fmt.Errorf("tls: negotiation %s does not exist", c.Negotiation)
 	case c.Negotiation == Direct && c.Mode > Require:
 		return fmt.Errorf("tls: mode %s cannot be used with direct negotiation: use require or stronger", c.Mode)
+	case !known(c.minVersion()) || !known(c.maxVersion()) || c.minVersion() > c.maxVersion():
+		return fmt.Errorf("tls: versions from %s to %s: TLS 1.2 and TLS 1.3 are spoken", tls.VersionName(c.MinVersion), tls.VersionName(c.MaxVersion))
 	case c.Host == "" && c.Mode == VerifyFull:
 		return errors.New("tls: mode verify-full needs a host name to compare the server's certificate with")
 	}
 	return nil
 }
+
+func known(version uint16) bool { return version == tls.VersionTLS12 || version == tls.VersionTLS13 }
+
+func (c *Config) minVersion() uint16 { return cmp.Or(c.MinVersion, tls.VersionTLS12) }
+func (c *Config) maxVersion() uint16 { return cmp.Or(c.MaxVersion, tls.VersionTLS13) }
 
 func (c *Config) now() time.Time {
 	if c.Time != nil {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Conn is one live TLS 1.3 connection as a value: keys, sequence numbers and the bytes at rest. It has no descriptor, no
+// Conn is one live TLS connection as a value: keys, sequence numbers and the bytes at rest. It has no descriptor, no
 // goroutine and no clock running; whoever owns it reads and writes the transport.
 //
-// Open, HoldIn, HeldIn, HoldPlain and HeldPlain are the receiving direction, the other methods but Info and Owes the
-// sending one. Each direction belongs to one caller at a time, and the two may be used at the same time by two
-// goroutines. Info and Owes may be called by anybody.
+// Open, HoldIn, HeldIn, HoldPlain and HeldPlain are the receiving direction, the other methods but Info, Owes and Retire
+// the sending one. Each direction belongs to one caller at a time, and the two may be used at the same time by two
+// goroutines. Info, Owes and Retire may be called by anybody.
 //
 // After any error but io.EOF, ErrSendClosed and ErrTooMuchHeld a Conn is dead: opening and sealing return ErrDead together
 // with the first error. AppendAlert alone still works then.
@@ -57,6 +57,7 @@ type outbound struct {
 type shared struct {
 	owed   atomic.Uint32 // owedAnswer, owedRequest
 	closed atomic.Bool   // close_notify or a fatal alert was sealed; set by the sending direction
+	retire atomic.Bool   // a key of TLS 1.2 has protected enough
 	failed atomic.Pointer[failure]
 }
 
@@ -67,10 +68,9 @@ const (
 	owedRequest                    // KeyUpdate with update_requested, as the peer's key protected enough records
 )
 
-// newConn makes a connection whose next record is the first of the application traffic in both directions. receive and
-// send are the traffic secrets of RFC 8446 section 7.1; they are copied.
-func newConn(r role, info *Info, receive, send []byte) (*Conn, error) {
-	s, err := suiteByID(info.Suite)
+// newConn makes a connection whose next records are those that receive and send name; both are copied.
+func newConn(r role, info *Info, receive, send traffic) (*Conn, error) {
+	s, err := suiteFor(info.Version, info.Suite)
 	if err != nil {
 		return nil, err
 	}
@@ -80,16 +80,16 @@ func newConn(r role, info *Info, receive, send []byte) (*Conn, error) {
 		out:  &outbound{half: half{suite: s, limit: s.records}},
 		both: &shared{},
 	}}
-	if err := c.in.install(receive); err != nil {
+	if err := c.in.start(receive); err != nil {
 		return nil, err
 	}
-	if err := c.out.install(send); err != nil {
+	if err := c.out.start(send); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// Rest drops what can be derived again from the traffic secrets: expanded keys, 1.7 KB with AES-256-GCM, most of what an
+// Rest drops what can be derived again from the secrets: expanded keys, 1.7 KB with AES-256-GCM, most of what an
 // idle connection takes. The next record of each direction derives them anew, which takes some microseconds. Neither
 // direction may be in use meanwhile.
 func (c *Conn) Rest() {
@@ -104,6 +104,11 @@ func (c *Conn) Info() *Info { return c.info }
 func (c *Conn) Owes() bool {
 	return c.both.owed.Load() != 0 && !c.both.closed.Load() && c.both.failed.Load() == nil
 }
+
+// Retire reports whether the connection should be replaced at the next chance, because a key has protected as many records
+// as it should (RFC 8446 section 5.5 for the number) and TLS 1.2 has no way to change it. Data can still be sealed until
+// two fifths as many again have been; then Seal returns ErrExhausted. Never with TLS 1.3, where keys change by themselves.
+func (c *Conn) Retire() bool { return c.both.retire.Load() }
 
 // fail makes the connection dead because of err, the first of which counts, and returns err.
 func (c *Conn) fail(err error) error {

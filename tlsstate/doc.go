@@ -5,8 +5,8 @@
 //
 // # What it refuses
 //
-// It opens no sockets, starts no goroutines and writes no logs. There is no TLS 1.2 yet (a server that has nothing newer is
-// named so, see [VersionError]; version and suite are in the state, where it will go), no session resumption, no 0-RTT, no
+// It opens no sockets, starts no goroutines and writes no logs. TLS 1.2 is spoken with ephemeral keys and AEADs only
+// ([SuiteError] names another choice), nothing older ([VersionError]); there is no session resumption, no 0-RTT, no
 // renegotiation and no post-handshake client authentication. PostgreSQL has none of these. There is no downgrade: what
 // [Mode] names is what is checked, and only [ErrNotOffered] leaves a connection on which plaintext may follow.
 //
@@ -14,9 +14,11 @@
 //
 //   - A byte of the connection is in the kernel or in the state, nowhere else. During the handshake a gate lets the library
 //     read no further than the record that it needs; Client asserts afterwards that no record is half read and that none
-//     was given to the library after it had told us the server's application secret. Both sequence numbers are then 0.
-//   - A sequence number is used once. What was sealed is kept until it is written or the connection is lost; it is never
-//     sealed again. After an error a Conn is dead and says so ([ErrDead]).
+//     was given to the library after it had told us the server's application secret, or with TLS 1.2 none but the Finished
+//     behind the ChangeCipherSpec. Both sequence numbers are then 0, or 1.
+//   - A sequence number, and with it a nonce, is used once. A key of TLS 1.3 is changed in time; one of TLS 1.2 cannot be,
+//     so that [Conn.Retire] asks for a new connection and Seal stops when nobody heeds it.
+//     What was sealed is kept until it is written or the connection is lost; it is never sealed again. After an error a Conn is dead and says so ([ErrDead]).
 //   - What a peer can make us hold is bounded (one record, 64 KiB of handshake message), and so is what it can make us do
 //     without sending data (see allowance in posthandshake.go).
 //   - Secrets are behind pointers and behind Format: no way of printing a Conn shows them.

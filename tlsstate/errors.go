@@ -31,27 +31,49 @@ var (
 	ErrSendClosed = errors.New("TLS connection is closed for sending")
 	// ErrTruncated: the transport ended without the peer's close_notify. It wraps io.ErrUnexpectedEOF.
 	ErrTruncated = fmt.Errorf("server closed the connection without ending TLS (it crashed, or the path cut it): %w", io.ErrUnexpectedEOF)
+	// ErrNoKeyUpdate: TLS 1.2 cannot change a key. Nothing happened.
+	ErrNoKeyUpdate = errors.New("TLS 1.2 has no KeyUpdate: replace the connection to have new keys")
+	// ErrExhausted: a key of TLS 1.2 has protected as many records as is safe (RFC 8446 section 5.5), and Retire was not
+	// heeded. The connection is dead.
+	ErrExhausted = errors.New("the keys of this TLS 1.2 connection have protected as much as they safely can: use a new connection, or TLS 1.3")
 	// ErrTooMuchHeld: more bytes than a connection can have at rest.
 	ErrTooMuchHeld = errors.New("more bytes at rest than a TLS connection may hold")
 )
 
-// VersionError says that the server has no TLS version that we speak. Version is what it chose, 0 where it only refused.
+// VersionError says that the server has no TLS version that we speak.
 type VersionError struct {
-	Version uint16
+	Version uint16 // what the server chose; 0 where it only refused
+	Min     uint16 // the oldest that we accept; 0 where it is not known
 	Err     error
 }
 
 func (e *VersionError) Error() string {
-	if e.Version == 0 {
-		return "server refused TLS 1.3 and seems to speak only older versions: raise ssl_max_protocol_version there, or update its OpenSSL"
+	const do = "raise ssl_max_protocol_version there, or update its OpenSSL"
+	needed := "a newer one"
+	if e.Min != 0 {
+		needed = tls.VersionName(e.Min)
 	}
-	return fmt.Sprintf("server speaks only %s, and TLS 1.3 is needed: raise ssl_max_protocol_version there, or update its OpenSSL",
-		tls.VersionName(e.Version))
+	if e.Version == 0 {
+		return fmt.Sprintf("server refused the TLS versions that were offered, %s at least, and seems to speak only older ones: %s", needed, do)
+	}
+	return fmt.Sprintf("server speaks only %s, and %s is needed: %s", tls.VersionName(e.Version), needed, do)
 }
 
 func (e *VersionError) Unwrap() error { return e.Err }
 
-// ProtocolError says that the peer broke TLS 1.3. The connection is dead; AppendAlert tells the peer.
+// SuiteError says that the server chose a cipher suite that is refused here: one without an ephemeral key exchange, where
+// whoever gets the server's key later can read what was recorded, or without an AEAD.
+type SuiteError struct {
+	Version uint16
+	Suite   uint16 // the server's choice, IANA number
+}
+
+func (e *SuiteError) Error() string {
+	return fmt.Sprintf("server chose the cipher suite %s, and one with ECDHE and AES-GCM or ChaCha20-Poly1305 is needed: "+
+		"put one, for instance ECDHE-RSA-AES128-GCM-SHA256, first in its ssl_ciphers, or let it speak TLS 1.3", tls.CipherSuiteName(e.Suite))
+}
+
+// ProtocolError says that the peer broke TLS. The connection is dead; AppendAlert tells the peer.
 type ProtocolError struct {
 	Alert  uint8  // the alert that RFC 8446 section 6.2 names for this
 	Reason string // our words, nothing of the peer's

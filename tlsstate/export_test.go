@@ -1,6 +1,9 @@
 package tlsstate
 
-import "io"
+import (
+	"crypto/sha256"
+	"io"
+)
 
 // What the tests in package tlsstate_test reach into.
 
@@ -10,7 +13,29 @@ func NewTestConn(server bool, suite uint16, receive, send []byte) (*Conn, error)
 	if server {
 		r = roleServer
 	}
-	return newConn(r, &Info{Version: 0x0304, Suite: suite}, receive, send)
+	return newConn(r, &Info{Version: 0x0304, Suite: suite}, traffic{secret: receive}, traffic{secret: send})
+}
+
+// NewTestConn12 makes a Conn of TLS 1.2 from a master secret and the two randoms.
+func NewTestConn12(server bool, suite uint16, master, clientRandom, serverRandom []byte) (*Conn, error) {
+	s, err := suiteFor(0x0303, suite)
+	if err != nil {
+		return nil, err
+	}
+	c, srv := s.keyBlock(master, clientRandom, serverRandom)
+	r := roleClient
+	if server {
+		r, c, srv = roleServer, srv, c
+	}
+	return newConn(r, &Info{Version: 0x0303, Suite: suite}, srv, c)
+}
+
+// HelloVersion is the version that a server's first bytes choose; 0: none.
+func HelloVersion(opening []byte) uint16 { return parseServerHello(opening).version }
+
+// PRF12 is the pseudo-random function of TLS 1.2 with SHA-256.
+func PRF12(secret []byte, label string, seed []byte, n int) []byte {
+	return prf(sha256.New, secret, label, seed, n)
 }
 
 // SetLimit lowers the number of records that a key protects, in both directions.
@@ -44,7 +69,6 @@ func (c *Conn) Secrets() [][]byte {
 func (c *Conn) Frag() int { return len(c.in.frag) }
 
 var (
-	HelloVersion    = helloVersion
 	NotTLS          = notTLS
 	EndpointBinding = endpointBinding
 	StdAlert        = stdAlert

@@ -14,7 +14,8 @@ import (
 //
 // Handshake runs one over gate, which it borrows and must not close, and returns when the client's Finished is written and
 // nothing after it. It must not read on afterwards, must call p.Verify with the server's chain before it trusts it, and
-// must write the key log lines to p.KeyLog at the moment when it changes to these keys. Alerts of the peer are
+// must write the key log lines to p.KeyLog at the moment when it changes to these keys. With TLS 1.2 there is no resumption:
+// the server's Finished is the last record. Alerts of the peer are
 // *AlertError; errors of p.Verify are returned so that errors.As finds them. ctx carries values only: deadline and
 // cancellation act on gate.
 type Handshaker interface {
@@ -28,6 +29,7 @@ type Params struct {
 	Certificate *tls.Certificate // client certificate; nil: none. Sent whatever authorities the server names
 	MinVersion  uint16
 	MaxVersion  uint16
+	Suites      []uint16 // of TLS 1.2, to offer; a choice that is not ours is refused by gate
 	Time        func() time.Time
 	Verify      func(chain []*x509.Certificate) error // never nil; leaf first
 	KeyLog      io.Writer                             // never nil; holds secrets, one line a Write
@@ -71,6 +73,7 @@ func stdConfig(p Params, r *Result) *tls.Config {
 		NextProtos:         p.ALPN,
 		MinVersion:         p.MinVersion,
 		MaxVersion:         p.MaxVersion,
+		CipherSuites:       p.Suites,
 		Time:               p.Time,
 		KeyLogWriter:       p.KeyLog,
 		InsecureSkipVerify: true,

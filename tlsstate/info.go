@@ -11,7 +11,7 @@ import (
 
 // Info is what a handshake settled. Nothing in it is secret.
 type Info struct {
-	Version             uint16 // tls.VersionTLS13
+	Version             uint16 // tls.VersionTLS12 or tls.VersionTLS13
 	Suite               uint16 // IANA number
 	ALPN                string // protocol that the server selected; "" for none
 	Curve               tls.CurveID

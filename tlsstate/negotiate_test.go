@@ -2,6 +2,7 @@ package tlsstate_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -111,6 +112,9 @@ func TestConfigurationThatCannotBeMeantIsRefused(t *testing.T) {
 		"no such negotiation":  {Host: "a", Negotiation: 5},
 		"direct and prefer":    {Mode: tlsstate.Prefer, Negotiation: tlsstate.Direct},
 		"verify-full nameless": {},
+		"TLS 1.1":              {Host: "a", MinVersion: tls.VersionTLS11},
+		"newest before oldest": {Host: "a", MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS12},
+		"TLS 1.4":              {Host: "a", MaxVersion: 0x0305},
 	} {
 		if _, err := tlsstate.Client(t.Context(), nil, config); err == nil { // no byte is written, or this would panic
 			t.Error(name)

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// A protected record (RFC 8446 section 5.2) and what is inside once it is opened:
+// A protected record of TLS 1.3 (RFC 8446 section 5.2; record12.go has that of TLS 1.2) and what is inside once it is opened:
 //
 //	23 | 3 3 | uint16 length | AEAD( content | type | zeros ) with a tag of 16 bytes
 const (
@@ -49,7 +49,7 @@ func (c *Conn) Open(buf []byte) (plain []byte, n int, err error) {
 		return nil, 0, nil
 	}
 	n = headerLen + int(binary.BigEndian.Uint16(buf[3:]))
-	if err := checkHeader(buf[0], n-headerLen); err != nil {
+	if err := c.in.checkHeader(buf[0], n-headerLen); err != nil {
 		return nil, 0, c.fail(err)
 	}
 	if len(buf) < n {
@@ -66,8 +66,16 @@ func (c *Conn) Open(buf []byte) (plain []byte, n int, err error) {
 }
 
 // checkHeader judges a record by its header alone, the length first. The version field is ignored, as RFC 8446 section 5.1
-// wants; the AEAD covers it.
-func checkHeader(kind byte, body int) error {
+// wants; the AEAD covers it. The type stands in the header with TLS 1.2 only; that of TLS 1.3 is always the same. TLS 1.2
+// would allow longer bodies, but no suite of ours makes them.
+func (in *inbound) checkHeader(kind byte, body int) error {
+	minBody := minBody
+	if in.suite.tls12() {
+		minBody = in.suite.explicit + tagLen
+		if kind == typeAlert || kind == typeHandshake {
+			kind = typeApplication
+		}
+	}
 	switch {
 	case body > maxBody:
 		return broke(alertRecordOverflow, "record of %d bytes is longer than %d", body, maxBody)
@@ -81,6 +89,9 @@ func checkHeader(kind byte, body int) error {
 
 // open decrypts one whole record in place and takes the padding off.
 func (in *inbound) open(record []byte) (kind byte, content []byte, err error) {
+	if in.suite.tls12() {
+		return in.open12(record)
+	}
 	aead, err := in.awake()
 	if err != nil {
 		return 0, nil, err
@@ -107,9 +118,8 @@ func (in *inbound) open(record []byte) (kind byte, content []byte, err error) {
 
 // accept acts on an opened record and returns the data in it, if it is data.
 func (c *Conn) accept(kind byte, content []byte) ([]byte, error) {
-	if c.in.seq >= c.in.limit && !c.in.asked {
-		c.in.asked = true
-		c.both.owed.Or(owedRequest)
+	if c.in.seq >= c.in.limit {
+		c.receivedEnough()
 	}
 	if kind != typeHandshake && len(c.in.frag) > 0 {
 		return nil, broke(alertUnexpectedMessage, "record of type %d amid a handshake message", kind)
@@ -122,6 +132,9 @@ func (c *Conn) accept(kind byte, content []byte) ([]byte, error) {
 		c.in.earn()
 		return content, nil
 	case typeHandshake:
+		if c.in.suite.tls12() {
+			return nil, handshake12(content)
+		}
 		return nil, c.handshake(content)
 	case typeAlert:
 		return nil, c.in.alert(content)
@@ -129,7 +142,19 @@ func (c *Conn) accept(kind byte, content []byte) ([]byte, error) {
 	return nil, broke(alertUnexpectedMessage, "record of type %d after the handshake", kind)
 }
 
-// alert takes an alert (RFC 8446 section 6). All but two are fatal whatever their level says.
+// receivedEnough has the peer's key changed, once a key, or the connection retired.
+func (c *Conn) receivedEnough() {
+	switch {
+	case c.in.suite.tls12():
+		c.both.retire.Store(true)
+	case !c.in.asked:
+		c.in.asked = true
+		c.both.owed.Or(owedRequest)
+	}
+}
+
+// alert takes an alert (RFC 8446 section 6). All but two are fatal whatever their level says; with TLS 1.2 the level
+// counts, and warnings change nothing (RFC 5246 section 7.2).
 func (in *inbound) alert(content []byte) error {
 	if len(content) != 2 {
 		return broke(alertDecodeError, "alert of %d bytes", len(content))
@@ -139,6 +164,9 @@ func (in *inbound) alert(content []byte) error {
 		in.eof = true
 		return io.EOF
 	case alertUserCanceled: // close_notify follows
+		return in.spend()
+	}
+	if in.suite.tls12() && content[0] == alertWarning {
 		return in.spend()
 	}
 	return &AlertError{Code: content[1]}

@@ -238,6 +238,7 @@ func TestOpenSSLWithClientCertificates(t *testing.T) {
 func TestOpenSSLOfTLS12IsNamed(t *testing.T) {
 	_, server, config := good(t)
 	o := startOpenSSL(t, &server.Certificates[0], "", "-tls1_2")
+	config.MinVersion = tls.VersionTLS13
 	_, err := o.dial(t, config)
 	var old *tlsstate.VersionError
 	if !errors.As(err, &old) {

@@ -83,6 +83,7 @@ func TestKeyLogTakesEachSecretOnce(t *testing.T) {
 	}{
 		{"CLIENT_HANDSHAKE_TRAFFIC_SECRET 00 00\n", true}, {"nonsense\n", true}, {"CLIENT_TRAFFIC_SECRET_0 00 zz\n", false},
 		{"CLIENT_TRAFFIC_SECRET_0 00 0011\n", true}, {"CLIENT_TRAFFIC_SECRET_0 00 0011\n", false},
+		{"CLIENT_RANDOM 22 0011\n", true}, {"CLIENT_RANDOM 22 0011\n", false}, {"CLIENT_RANDOM zz 0011\n", false},
 		{"SERVER_TRAFFIC_SECRET_0 00 0011\n", true}, {"SERVER_TRAFFIC_SECRET_0 00 0011\n", false},
 	} {
 		n, err := log.Write([]byte(c.line))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,9 +18,20 @@ import (
 
 var suiteIDs = []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_AES_256_GCM_SHA384, tls.TLS_CHACHA20_POLY1305_SHA256}
 
+var suite12IDs = []uint16{
+	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+	tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+}
+
+// recordSuites are those whose records differ: the key exchange of TLS 1.2 does not matter to them.
+var recordSuites = append(slices.Clone(suiteIDs), suite12IDs[:3]...)
+
 // pair is a client's and a server's Conn with each other's keys.
 func pair(t testing.TB, suite uint16) (client, server *tlsstate.Conn) {
 	t.Helper()
+	if slices.Contains(suite12IDs, suite) {
+		return pair12(t, suite)
+	}
 	size := 32
 	if suite == tls.TLS_AES_256_GCM_SHA384 {
 		size = 48
@@ -36,6 +48,22 @@ func pair(t testing.TB, suite uint16) (client, server *tlsstate.Conn) {
 		t.Fatal(err)
 	}
 	return client, server
+}
+
+// pair12 is pair for TLS 1.2.
+func pair12(t testing.TB, suite uint16) (client, server *tlsstate.Conn) {
+	t.Helper()
+	secrets := make([]byte, 48+32+32)
+	rand.Read(secrets)
+	var both [2]*tlsstate.Conn
+	for i := range both {
+		c, err := tlsstate.NewTestConn12(i == 1, suite, secrets[:48], secrets[48:80], secrets[80:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		both[i] = c
+	}
+	return both[0], both[1]
 }
 
 // openAll opens every record in buf and returns their data.
@@ -92,7 +120,7 @@ func TestRecordsAreThoseOfRFC8448(t *testing.T) {
 }
 
 func TestSealedDataOpens(t *testing.T) {
-	for _, suite := range suiteIDs {
+	for _, suite := range recordSuites {
 		for _, size := range []int{0, 1, 100, 16383, 16384, 16385, 100_000} {
 			t.Run(fmt.Sprintf("%s/%d", tls.CipherSuiteName(suite), size), func(t *testing.T) {
 				client, server := pair(t, suite)
@@ -290,7 +318,7 @@ func TestHeldBytesAreCopiesAndBounded(t *testing.T) {
 }
 
 func TestRecordsCostNoAllocation(t *testing.T) {
-	for _, suite := range suiteIDs {
+	for _, suite := range recordSuites {
 		client, server := pair(t, suite)
 		data := make([]byte, 16<<10)
 		buf := make([]byte, 0, tlsstate.SealedLen(len(data)))
@@ -310,7 +338,7 @@ func TestRecordsCostNoAllocation(t *testing.T) {
 }
 
 func BenchmarkRecord(b *testing.B) {
-	for _, suite := range suiteIDs {
+	for _, suite := range recordSuites {
 		for _, size := range []int{100, 1 << 10, 16 << 10} {
 			client, server := pair(b, suite)
 			client.SetLimit(math.MaxUint64)

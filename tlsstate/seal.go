@@ -3,13 +3,13 @@ package tlsstate
 import "slices"
 
 const (
-	recordOverhead = headerLen + 1 + tagLen                        // bytes that protection adds to a record
+	recordOverhead = headerLen + explicitLen + tagLen              // bytes that protection adds to a record at most
 	keyUpdateLen   = headerLen + messageHeaderLen + 1 + 1 + tagLen // bytes of a KeyUpdate on the wire
 	maxOwed        = 3 * keyUpdateLen                              // answer, request, and one for our own limit
 )
 
-// SealedLen is the capacity that Seal needs at most for n bytes of data, so that a buffer can be sized once. Exact up to
-// the control records, which are counted as if all were due.
+// SealedLen is the capacity in bytes that Seal needs at most for n bytes of data, so that a buffer can be sized once. The
+// control records are counted as if all were due, and the records as those of TLS 1.2, which are 7 bytes longer.
 func SealedLen(n int) int {
 	return n + (n+MaxPlain-1)/MaxPlain*recordOverhead + maxOwed
 }
@@ -18,7 +18,7 @@ func SealedLen(n int) int {
 // gives only that. It allocates nothing when dst has room for SealedLen(len(p)) bytes. p must not overlap the room.
 //
 // What was returned has to be written, in this order and once; on error dst comes back as it was and the connection is
-// dead (ErrDead), except for ErrSendClosed.
+// dead (ErrDead), except for ErrSendClosed. ErrExhausted kills it too: see Retire.
 func (c *Conn) Seal(dst, p []byte) ([]byte, error) {
 	if err := c.sendable(); err != nil {
 		return dst, err
@@ -37,10 +37,14 @@ func (c *Conn) Seal(dst, p []byte) ([]byte, error) {
 }
 
 // RequestKeyUpdate appends a KeyUpdate and changes our key; with peerToo the peer is told to change its own. Some servers
-// are said to dislike several within 100 ms: the caller keeps them apart.
+// are said to dislike several within 100 ms: the caller keeps them apart. Errors: ErrNoKeyUpdate with TLS 1.2, and then
+// nothing changed.
 func (c *Conn) RequestKeyUpdate(dst []byte, peerToo bool) ([]byte, error) {
 	if err := c.sendable(); err != nil {
 		return dst, err
+	}
+	if c.out.suite.tls12() {
+		return dst, ErrNoKeyUpdate
 	}
 	out, err := c.appendOwed(dst)
 	if err == nil {
@@ -100,7 +104,14 @@ func (c *Conn) appendOwed(dst []byte) (_ []byte, err error) {
 
 // appendData seals one record of data, and before it changes a key that has protected enough.
 func (c *Conn) appendData(dst, p []byte) (_ []byte, err error) {
-	if c.out.seq >= c.out.limit {
+	switch {
+	case c.out.seq < c.out.limit:
+	case c.out.suite.tls12():
+		c.both.retire.Store(true)
+		if c.out.seq-c.out.limit >= c.out.limit*2/5 { // 2^24.5 in all
+			return dst, ErrExhausted
+		}
+	default:
 		if dst, err = c.out.keyUpdate(dst, updateNotRequested); err != nil {
 			return dst, err
 		}
@@ -119,6 +130,9 @@ func (out *outbound) keyUpdate(dst []byte, value byte) ([]byte, error) {
 
 // record seals one record: the plaintext is laid where the ciphertext will stand and is encrypted in place.
 func (out *outbound) record(dst []byte, kind byte, p []byte) ([]byte, error) {
+	if out.suite.tls12() {
+		return out.record12(dst, kind, p)
+	}
 	aead, err := out.awake()
 	if err != nil {
 		return dst, err

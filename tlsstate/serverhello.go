@@ -10,41 +10,72 @@ func notTLS(opening []byte) bool {
 	return len(opening) >= 3 && (opening[0] != typeHandshake && opening[0] != typeAlert || opening[1] != 3)
 }
 
-// helloVersion finds the version that a ServerHello chose in the peer's first bytes, or 0 where there is no whole one.
-// RFC 8446 section 4.1.3, in a plaintext record, here in its first one only:
+// serverHello is what a ServerHello chose. random is nil where there was no whole one.
+type serverHello struct {
+	version, suite uint16
+	random         []byte
+}
+
+// parseServerHello finds the ServerHello in the first bytes that a server sends: plaintext records, then RFC 8446 section
+// 4.1.3, which is that of TLS 1.2 (RFC 5246 section 7.4.1.3) but for the meaning of the extensions. A HelloRetryRequest
+// reads the same. What is returned aliases nothing.
 //
-//	22 | 3 x | uint16 length | 2 | uint24 length | uint16 legacy_version | random 32 | session id <0..32>
+//	2 | uint24 length | uint16 legacy_version | random 32 | session id <0..32>
 //	| uint16 suite | uint8 compression | extensions <6..2^16-1>: uint16 type | uint16 length | body
-func helloVersion(opening []byte) uint16 {
-	r := byteReader(opening)
-	head := r.take(headerLen + messageHeaderLen)
-	if head == nil || head[0] != typeHandshake || head[headerLen] != 2 {
-		return 0
+func parseServerHello(opening []byte) (none serverHello) {
+	r := byteReader(firstMessage(opening))
+	if head := r.take(messageHeaderLen); head == nil || head[0] != 2 {
+		return none
 	}
-	legacy := r.take(2)
-	r.take(32)
+	legacy, random := r.take(2), r.take(32)
 	if n := r.take(1); n != nil {
 		r.take(int(n[0]))
 	}
-	if r.take(3) == nil {
-		return 0
+	chosen := r.take(3)
+	if chosen == nil {
+		return none
 	}
-	version := binary.BigEndian.Uint16(legacy)
-	size := r.take(2) // TLS 1.2 may leave the extensions out
-	if size == nil {
-		return version
+	h := serverHello{binary.BigEndian.Uint16(legacy), binary.BigEndian.Uint16(chosen), random}
+	if len(r) == 0 { // TLS 1.2 may leave the extensions out
+		return h
 	}
-	for len(r) >= 4 {
+	size := r.take(2)
+	if size == nil || len(r) != int(binary.BigEndian.Uint16(size)) {
+		return none
+	}
+	for len(r) > 0 {
 		head := r.take(4)
+		if head == nil {
+			return none
+		}
 		body := r.take(int(binary.BigEndian.Uint16(head[2:])))
 		if body == nil {
-			return 0
+			return none
 		}
 		if binary.BigEndian.Uint16(head) == extensionSupportedVersions && len(body) == 2 {
-			return binary.BigEndian.Uint16(body)
+			h.version = binary.BigEndian.Uint16(body)
 		}
 	}
-	return version
+	return h
+}
+
+// firstMessage puts the first handshake message together, which may lie in several records (RFC 8446 section 5.1) and have
+// others behind it; nil where it is not whole. It is a copy.
+func firstMessage(opening []byte) []byte {
+	var message []byte
+	for r := byteReader(opening); ; {
+		head := r.take(headerLen)
+		if head == nil || head[0] != typeHandshake {
+			return nil
+		}
+		body := r.take(min(int(binary.BigEndian.Uint16(head[3:])), len(r)))
+		if message = append(message, body...); len(message) < messageHeaderLen {
+			continue
+		}
+		if size := messageHeaderLen + int(binary.BigEndian.Uint32(message)&0xff_ffff); len(message) >= size {
+			return message[:size:size]
+		}
+	}
 }
 
 // byteReader takes bytes off the front; nil for more than there are, and for everything after that.
