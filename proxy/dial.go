@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ type dialler struct {
 	mode     tlsstate.Mode
 	direct   tlsstate.Negotiation
 	binding  pgwire.BindingMode
+	oldest   uint16          // version of TLS that is accepted
 	roots    *x509.CertPool  // nil: those of the identity, else the system's
 	anchors  [32]byte        // digest of the file of roots
 	system   bool            // the system's, whatever the identity brings
@@ -62,6 +64,7 @@ func newDialler(name string, cfg config.Route, identities map[string]*certs.Iden
 	if d.direct, err = tlsstate.ParseNegotiation(cfg.TLS.Negotiation); err != nil {
 		return nil, err
 	}
+	d.oldest = map[string]uint16{"1.3": tls.VersionTLS13}[cfg.TLS.MinVersion]
 	d.binding = map[string]pgwire.BindingMode{"require": pgwire.BindingRequire, "disable": pgwire.BindingDisable}[cfg.TLS.ChannelBinding]
 	if cfg.TLS.Roots != "" && !d.system {
 		anchors := certs.NewIdentity("roots of route "+name, certs.FileSource{Roots: cfg.TLS.Roots})
@@ -274,7 +277,7 @@ func setUserTimeout(c *net.TCPConn, d time.Duration) error {
 // encrypt puts TLS on the connection to the server of u, which it borrows until
 // it succeeds.
 func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) (*tlsstate.Stream, error) {
-	cfg := tlsstate.Config{Mode: d.mode, Negotiation: d.direct, Host: u.server.Host, Roots: d.roots}
+	cfg := tlsstate.Config{Mode: d.mode, Negotiation: d.direct, Host: u.server.Host, Roots: d.roots, MinVersion: d.oldest}
 	if d.identity != nil {
 		u.identity = d.identity.Current()
 		if err := u.identity.Check(time.Now()); err != nil {

@@ -42,8 +42,10 @@ type Upstream struct {
 	doubtful atomic.Bool
 }
 
-// retired reports whether the upstream has served its time.
-func (u *Upstream) retired(now time.Time) bool { return !u.retire.IsZero() && !now.Before(u.retire) }
+// retired reports whether the upstream has served its time, or its keys have.
+func (u *Upstream) retired(now time.Time) bool {
+	return !u.retire.IsZero() && !now.Before(u.retire) || u.tls != nil && u.tls.Retire()
+}
 
 // peeked is what a look at an idle socket showed.
 type peeked int

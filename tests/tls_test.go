@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pghandoff/cmd/pghandoff/throwaway"
@@ -13,34 +14,66 @@ import (
 	"pghandoff/tests/testpg"
 )
 
-// suites forces OpenSSL, and so PostgreSQL, to one suite of TLS 1.3.
+// suites are what OpenSSL, and so PostgreSQL, is forced to.
 const suites = `openssl_conf = top
 [top]
 ssl_conf = ssl
 [ssl]
 system_default = tls
 [tls]
-Ciphersuites = %s
+%s
 `
 
+// tlsSuite is a suite by the names of OpenSSL and IANA.
+type tlsSuite struct{ version, openssl, iana string }
+
+var ciphers = []tlsSuite{
+	{"TLSv1.3", "TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"},
+	{"TLSv1.3", "TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"},
+	{"TLSv1.3", "TLS_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256"},
+	{"TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"},
+	{"TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"},
+	{"TLSv1.2", "ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"},
+}
+
+// startWith starts a server that speaks this suite only.
+func startWith(t *testing.T, c tlsSuite) *throwaway.Cluster {
+	t.Helper()
+	dir := t.TempDir()
+	for p := dir; p != "/tmp" && p != "/"; p = filepath.Dir(p) {
+		os.Chmod(p, 0o755) // the server's user reads it
+	}
+	line, settings := "Ciphersuites = "+c.openssl, map[string]string{}
+	if c.version == "TLSv1.2" {
+		line, settings = "", map[string]string{"ssl_max_protocol_version": "TLSv1.2", "ssl_ciphers": c.openssl}
+	}
+	conf := filepath.Join(dir, "openssl.cnf")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, suites, line), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return testpg.Start(t, testpg.With(func(c *throwaway.Config) { c.Env, c.Settings = []string{"OPENSSL_CONF=" + conf}, settings }))
+}
+
+// Proves that a server which has nothing newer than TLS 1.2 is refused if that
+// is asked for, and that the answer names the setting.
+func TestOldestVersionOfTLS(t *testing.T) {
+	pg := startWith(t, ciphers[3])
+	d := newDaemon(t)
+	d.configure(pg, settings{TLS: "identity: app, min_version: \"1.3\""})
+	out, err := shell(t, nil, program(t), "check", "--connect", "--config", d.config)
+	if err == nil || !strings.Contains(out, "tls.min_version") {
+		t.Errorf("got %v, %s", err, out)
+	}
+}
+
 // Proves that the record layer carries 10 MB unchanged from a real PostgreSQL
-// in each suite of TLS 1.3, and that login, channel binding and cancel work in
-// it.
+// in each suite, and that login, channel binding and cancel work in it.
 func TestTenMegabytesInEverySuite(t *testing.T) {
-	for _, suite := range []string{"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"} {
-		t.Run(suite, func(t *testing.T) {
-			dir := t.TempDir()
-			for p := dir; p != "/tmp" && p != "/"; p = filepath.Dir(p) {
-				os.Chmod(p, 0o755) // the server's user reads it
-			}
-			conf := filepath.Join(dir, "openssl.cnf")
-			if err := os.WriteFile(conf, fmt.Appendf(nil, suites, suite), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			pg := testpg.Start(t, testpg.With(func(c *throwaway.Config) { c.Env = []string{"OPENSSL_CONF=" + conf} }))
-			d := serve(t, pg, settings{TLS: "identity: app, channel_binding: require"})
+	for _, suite := range ciphers {
+		t.Run(suite.iana, func(t *testing.T) {
+			d := serve(t, startWith(t, suite), settings{TLS: "identity: app, channel_binding: require"})
 			c := d.connect()
-			if got := query(t, c, "select version || ' ' || cipher from pg_stat_ssl where pid = pg_backend_pid()"); got != "TLSv1.3 "+suite {
+			if got := query(t, c, "select version || ' ' || cipher from pg_stat_ssl where pid = pg_backend_pid()"); got != suite.version+" "+suite.openssl {
 				t.Fatalf("the connection is %s", got)
 			}
 			const rows = "from generate_series(1, 10240) i"
@@ -69,7 +102,7 @@ func TestTenMegabytesInEverySuite(t *testing.T) {
 				t.Errorf("10 MB to the server arrive with digest %s", got)
 			}
 			e := d.awaitEvent("lease.granted", func(e audit.Event) bool { return e.Event == audit.LeaseGranted })
-			if e.Upstream.Cipher != suite || e.Upstream.TLSVersion != "TLS 1.3" || !e.Upstream.ChannelBinding || e.Upstream.ServerCertSHA256 == "" {
+			if e.Upstream.Cipher != suite.iana || e.Upstream.TLSVersion != strings.Replace(suite.version, "TLSv", "TLS ", 1) || !e.Upstream.ChannelBinding || e.Upstream.ServerCertSHA256 == "" {
 				t.Errorf("the audit says %+v", e.Upstream)
 			}
 		})

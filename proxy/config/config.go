@@ -179,6 +179,8 @@ type TLS struct {
 	Negotiation string `yaml:"negotiation" default:"postgres"`
 	// SCRAM channel binding: `prefer`, `require` or `disable`.
 	ChannelBinding string `yaml:"channel_binding" default:"prefer"`
+	// Oldest version of TLS that is accepted: `1.2` or `1.3`.
+	MinVersion string `yaml:"min_version" default:"1.2"`
 }
 
 // Pool says how many upstreams a route has and how they are shared.

@@ -23,7 +23,7 @@ var environment = map[string]string{
 	"PGHOST": "host", "PGHOSTADDR": "hostaddr", "PGPORT": "port", "PGDATABASE": "dbname", "PGUSER": "user", "PGPASSWORD": "password",
 	"PGPASSFILE": "passfile", "PGSERVICE": "service", "PGSERVICEFILE": "servicefile", "PGSSLMODE": "sslmode",
 	"PGSSLNEGOTIATION": "sslnegotiation", "PGSSLROOTCERT": "sslrootcert", "PGSSLCERT": "sslcert", "PGSSLKEY": "sslkey",
-	"PGCHANNELBINDING": "channel_binding", "PGTARGETSESSIONATTRS": "target_session_attrs", "PGCONNECT_TIMEOUT": "connect_timeout",
+	"PGCHANNELBINDING": "channel_binding", "PGSSLMINPROTOCOLVERSION": "ssl_min_protocol_version", "PGTARGETSESSIONATTRS": "target_session_attrs", "PGCONNECT_TIMEOUT": "connect_timeout",
 }
 
 // settings are libpq parameters by name.
@@ -239,6 +239,11 @@ func (s settings) config(getenv func(string) string) (*Config, error) {
 	for name, setting := range map[string]*string{"target_session_attrs": &route.TargetSessionAttrs, "sslmode": &route.TLS.Mode,
 		"sslnegotiation": &route.TLS.Negotiation, "channel_binding": &route.TLS.ChannelBinding} {
 		*setting = firstOf(s[name], *setting)
+	}
+	if v := s["ssl_min_protocol_version"]; v != "" {
+		if route.TLS.MinVersion = strings.TrimPrefix(v, "TLSv"); v == "TLSv1" || v == "TLSv1.1" {
+			route.TLS.MinVersion = "1.2" // what is older is not spoken at all
+		}
 	}
 	if err := setConnectTimeout(route, s["connect_timeout"]); err != nil {
 		return nil, err
