@@ -48,7 +48,7 @@ func client(ctx context.Context, nc net.Conn, cfg *Config) (*Conn, error) {
 	sni, _ := cfg.serverName()
 	result, err := cfg.handshaker().Handshake(ctx, g, Params{
 		ServerName: sni, ALPN: []string{alpnProtocol}, Certificate: cfg.Certificate,
-		MinVersion: cfg.minVersion(), MaxVersion: cfg.maxVersion(), Suites: offeredSuites,
+		MinVersion: cfg.minVersion(), MaxVersion: cfg.maxVersion(), Suites: offeredSuites, Group: cfg.Group,
 		Time: cfg.now, Verify: verified.check, KeyLog: keys,
 	})
 	if err != nil {
@@ -60,7 +60,9 @@ func client(ctx context.Context, nc net.Conn, cfg *Config) (*Conn, error) {
 	if err := g.settled(result.Version, roleClient); err != nil {
 		return nil, err
 	}
-	return keys.conn(roleClient, newInfo(result), parseServerHello(g.opening))
+	hello := parseServerHello(g.opening)
+	result.HelloRetryRequest = hello.retry
+	return keys.conn(roleClient, newInfo(result), hello)
 }
 
 // judgeSuite refuses a server's choice of cipher suite that we cannot protect, as soon as it is known and before a key is

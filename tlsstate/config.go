@@ -30,6 +30,10 @@ type Config struct {
 	MinVersion uint16
 	// MaxVersion is the newest that is offered; 0 means TLS 1.3. It is for tests and for servers whose TLS 1.3 is broken.
 	MaxVersion uint16
+	// Group is what to send a key share for; 0 means the library's choice. Give what a server chose with a
+	// HelloRetryRequest (Info.Curve) to spare the next connection to it that round trip. It is a hint: with Std a server
+	// that has since lost the group refuses the handshake only if it was P-521; forget it after any failed handshake.
+	Group tls.CurveID
 	// Handshaker is the library that does the handshake; nil means Std.
 	Handshaker Handshaker
 	// Time is the clock for the validity of certificates; nil means time.Now.

@@ -29,7 +29,8 @@ type Params struct {
 	Certificate *tls.Certificate // client certificate; nil: none. Sent whatever authorities the server names
 	MinVersion  uint16
 	MaxVersion  uint16
-	Suites      []uint16 // of TLS 1.2, to offer; a choice that is not ours is refused by gate
+	Suites      []uint16    // of TLS 1.2, to offer; a choice that is not ours is refused by gate
+	Group       tls.CurveID // to send a key share for, beside what the library likes; 0: its choice
 	Time        func() time.Time
 	Verify      func(chain []*x509.Certificate) error // never nil; leaf first
 	KeyLog      io.Writer                             // never nil; holds secrets, one line a Write
@@ -41,7 +42,7 @@ type Result struct {
 	Suite               uint16
 	ALPN                string
 	Curve               tls.CurveID
-	HelloRetryRequest   bool
+	HelloRetryRequest   bool // set by Client, from what the server sent
 	PeerCertificates    []*x509.Certificate
 	ClientCertRequested bool
 	ClientCertSent      bool
@@ -60,7 +61,7 @@ func (Std) Handshake(ctx context.Context, gate net.Conn, p Params) (Result, erro
 	}
 	state := tc.ConnectionState()
 	r.Version, r.Suite, r.ALPN = state.Version, state.CipherSuite, state.NegotiatedProtocol
-	r.Curve, r.HelloRetryRequest = state.CurveID, state.HelloRetryRequest
+	r.Curve = state.CurveID
 	r.PeerCertificates = state.PeerCertificates
 	return r, nil
 }
@@ -74,6 +75,7 @@ func stdConfig(p Params, r *Result) *tls.Config {
 		MinVersion:         p.MinVersion,
 		MaxVersion:         p.MaxVersion,
 		CipherSuites:       p.Suites,
+		CurvePreferences:   stdGroups(p.Group),
 		Time:               p.Time,
 		KeyLogWriter:       p.KeyLog,
 		InsecureSkipVerify: true,
@@ -89,16 +91,16 @@ func stdConfig(p Params, r *Result) *tls.Config {
 	}
 }
 
-// stdAlert turns an alert, which crypto/tls hides in a net.OpError, into an error of ours: the peer's into *AlertError,
-// one that it sent itself into *ProtocolError. The alert's type is not exported there, while tls.AlertError prints the
-// same: so the code is the one that prints as this one does.
-func stdAlert(err error) error {
+// SortAlert is for Handshakers: it turns an alert, which crypto/tls and its like hide in a net.OpError, into an error of
+// ours, the peer's into *AlertError, one that the library sent itself into *ProtocolError, and gives back any other. The
+// alert's type is not exported there, while it prints as text says: so the code is the one that prints as this one does.
+func SortAlert(err error, text func(code uint8) string) error {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Err == nil {
 		return err
 	}
 	for code := range 256 {
-		if op.Err.Error() != tls.AlertError(code).Error() {
+		if op.Err.Error() != text(uint8(code)) {
 			continue
 		}
 		switch op.Op {
@@ -109,4 +111,24 @@ func stdAlert(err error) error {
 		}
 	}
 	return err
+}
+
+func stdAlert(err error) error {
+	return SortAlert(err, func(code uint8) string { return tls.AlertError(code).Error() })
+}
+
+// stdGroups makes crypto/tls send a key share for this group. It sends one for the first of those that it may use, in an
+// order of its own, and where that is a hybrid one for the classical half too: so the hybrids in front of the group's own
+// are left out. nil, for 0, is the library's choice.
+func stdGroups(first tls.CurveID) []tls.CurveID {
+	classical := []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521}
+	switch first {
+	case tls.CurveP256, tls.SecP256r1MLKEM768:
+		return append(classical, tls.SecP256r1MLKEM768)
+	case tls.CurveP384, tls.SecP384r1MLKEM1024:
+		return append(classical, tls.SecP384r1MLKEM1024)
+	case tls.CurveP521:
+		return []tls.CurveID{tls.CurveP521}
+	}
+	return nil
 }

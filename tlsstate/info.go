@@ -11,11 +11,11 @@ import (
 
 // Info is what a handshake settled. Nothing in it is secret.
 type Info struct {
-	Version             uint16 // tls.VersionTLS12 or tls.VersionTLS13
-	Suite               uint16 // IANA number
-	ALPN                string // protocol that the server selected; "" for none
-	Curve               tls.CurveID
-	HelloRetryRequest   bool // the server asked for another key share, which cost a round trip
+	Version             uint16      // tls.VersionTLS12 or tls.VersionTLS13
+	Suite               uint16      // IANA number
+	ALPN                string      // protocol that the server selected; "" for none
+	Curve               tls.CurveID // 0 where the library does not tell
+	HelloRetryRequest   bool        // the server asked for another key share, which cost a round trip
 	PeerCertificates    []*x509.Certificate
 	EndpointBinding     []byte   // tls-server-end-point of RFC 5929 section 4; nil where it is undefined
 	ServerCertSHA256    [32]byte // of the leaf's DER

@@ -1,8 +1,26 @@
 package tlsstate
 
-import "encoding/binary"
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/binary"
+)
 
-const extensionSupportedVersions = 43
+const (
+	extensionSupportedVersions = 43
+	extensionKeyShare          = 51
+)
+
+// ServerGroup is for Handshakers that must know the server's choice before their library does: the group for which the
+// ServerHello in the server's first bytes has a key share; 0 with TLS 1.2. whole is false until the message is there.
+func ServerGroup(opening []byte) (group tls.CurveID, whole bool) {
+	h := parseServerHello(opening)
+	return h.group, h.random != nil
+}
+
+// retryRandom tells a HelloRetryRequest from a ServerHello (RFC 8446 section 4.1.3).
+var retryRandom = sha256.Sum256([]byte("HelloRetryRequest"))
 
 // notTLS reports whether the peer's first bytes cannot begin a TLS handshake: a record of type handshake or alert with a
 // version 3.x. With fewer than three bytes nothing is said.
@@ -14,6 +32,8 @@ func notTLS(opening []byte) bool {
 type serverHello struct {
 	version, suite uint16
 	random         []byte
+	retry          bool        // it is a HelloRetryRequest, and another one follows
+	group          tls.CurveID // of the key share in it, or that it asks for; TLS 1.3 only
 }
 
 // parseServerHello finds the ServerHello in the first bytes that a server sends: plaintext records, then RFC 8446 section
@@ -35,7 +55,7 @@ func parseServerHello(opening []byte) (none serverHello) {
 	if chosen == nil {
 		return none
 	}
-	h := serverHello{binary.BigEndian.Uint16(legacy), binary.BigEndian.Uint16(chosen), random}
+	h := serverHello{binary.BigEndian.Uint16(legacy), binary.BigEndian.Uint16(chosen), random, bytes.Equal(random, retryRandom[:]), 0}
 	if len(r) == 0 { // TLS 1.2 may leave the extensions out
 		return h
 	}
@@ -52,8 +72,11 @@ func parseServerHello(opening []byte) (none serverHello) {
 		if body == nil {
 			return none
 		}
-		if binary.BigEndian.Uint16(head) == extensionSupportedVersions && len(body) == 2 {
+		switch kind := binary.BigEndian.Uint16(head); {
+		case kind == extensionSupportedVersions && len(body) == 2:
 			h.version = binary.BigEndian.Uint16(body)
+		case kind == extensionKeyShare && len(body) >= 2:
+			h.group = tls.CurveID(binary.BigEndian.Uint16(body))
 		}
 	}
 	return h
