@@ -63,15 +63,36 @@ var alertHints = map[uint8]string{
 	120: "the server does not speak the protocol postgresql on this port: is it a PostgreSQL server?",
 }
 
+// clientAlertHints are those for alerts of a client about our certificate, in the server's role.
+var clientAlertHints = map[uint8]string{
+	40:  "the client shares no TLS parameters with us: it needs TLS 1.3, or TLS 1.2 with ECDHE and AES-GCM or ChaCha20-Poly1305",
+	42:  "the client refused our certificate: it or its signature is malformed",
+	43:  "the client refused our certificate: its kind is not supported",
+	44:  "the client refused our certificate: it is revoked; issue a new one",
+	45:  "the client refused our certificate: it has expired or is not yet valid; renew it, and compare the clocks",
+	46:  "the client refused our certificate for a reason it does not name, often its name: connect by a name in it",
+	48:  "the client refused our certificate: it does not know the authority; give it our root (sslrootcert)",
+	51:  "the client refused our handshake: a signature does not verify; does the key belong to the certificate?",
+	70:  "the client speaks no TLS version that we accept",
+	112: "the client was sent a name that it did not ask for",
+}
+
 // AlertError is a fatal alert that the peer sent. The connection is dead.
 type AlertError struct {
-	Code uint8 // alert description, RFC 8446 section 6
+	Code       uint8 // alert description, RFC 8446 section 6
+	FromClient bool  // the peer is a client, and we are the server
 }
 
 // Name is the alert's name in RFC 8446.
 func (e *AlertError) Name() string { return alertName(e.Code) }
 
 func (e *AlertError) Error() string {
+	if e.FromClient {
+		if hint, ok := clientAlertHints[e.Code]; ok {
+			return fmt.Sprintf("%s (TLS alert %d, %s)", hint, e.Code, e.Name())
+		}
+		return fmt.Sprintf("the client ended TLS with alert %d, %s", e.Code, e.Name())
+	}
 	if hint, ok := alertHints[e.Code]; ok {
 		return fmt.Sprintf("%s (TLS alert %d, %s)", hint, e.Code, e.Name())
 	}
@@ -81,6 +102,9 @@ func (e *AlertError) Error() string {
 // ClientCertificate reports whether the alert is about the certificate that we sent or did not send, so that a candidate
 // identity can be blamed for it.
 func (e *AlertError) ClientCertificate() bool {
+	if e.FromClient {
+		return false
+	}
 	switch e.Code {
 	case 42, 43, 44, 45, 46, 48, 49, 51, 116:
 		return true

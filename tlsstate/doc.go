@@ -1,4 +1,5 @@
-// Package tlsstate is one live TLS connection as a value. It negotiates TLS with a PostgreSQL server, leaves the handshake
+// Package tlsstate is one live TLS connection as a value. It negotiates TLS with a PostgreSQL server, or
+// takes the server's part for a client ([Server]), leaves the handshake
 // to a library (crypto/tls, or utls in package utlshandshake, behind [Handshaker]) and owns the record layer from the first application record on: keys,
 // sequence numbers and half-sent records are plain data in a [Conn], which opens and seals bytes that somebody else reads
 // and writes. So a connection can be stopped between any two bytes and gone on with elsewhere.

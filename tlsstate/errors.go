@@ -23,6 +23,9 @@ var (
 	// ErrNoALPN: direct negotiation needs the server to select the protocol "postgresql".
 	ErrNoALPN = errors.New("server did not select the application protocol postgresql: " +
 		"direct negotiation needs PostgreSQL 17 or newer; set tls.negotiation to postgres")
+	// ErrClientNoALPN: a client that begins with TLS must select the protocol "postgresql" (PostgreSQL 17 protocol).
+	ErrClientNoALPN = errors.New("client began with TLS at once but did not offer the application protocol postgresql: " +
+		"use libpq 17 or newer, or sslnegotiation=postgres")
 	// ErrHandover: the library kept bytes or read too far, so that the record state would not be exact.
 	ErrHandover = errors.New("the TLS library did not stop at the end of the handshake")
 	// ErrDead: an earlier error, which is wrapped too, made the connection unusable.
@@ -30,7 +33,7 @@ var (
 	// ErrSendClosed: our close_notify or a fatal alert was already sealed; nothing may follow it.
 	ErrSendClosed = errors.New("TLS connection is closed for sending")
 	// ErrTruncated: the transport ended without the peer's close_notify. It wraps io.ErrUnexpectedEOF.
-	ErrTruncated = fmt.Errorf("server closed the connection without ending TLS (it crashed, or the path cut it): %w", io.ErrUnexpectedEOF)
+	ErrTruncated = fmt.Errorf("peer closed the connection without ending TLS (it crashed, or the path cut it): %w", io.ErrUnexpectedEOF)
 	// ErrNoKeyUpdate: TLS 1.2 cannot change a key. Nothing happened.
 	ErrNoKeyUpdate = errors.New("TLS 1.2 has no KeyUpdate: replace the connection to have new keys")
 	// ErrExhausted: a key of TLS 1.2 has protected as many records as is safe (RFC 8446 section 5.5), and Retire was not

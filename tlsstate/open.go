@@ -169,5 +169,5 @@ func (in *inbound) alert(content []byte) error {
 	if in.suite.tls12() && content[0] == alertWarning {
 		return in.spend()
 	}
-	return &AlertError{Code: content[1]}
+	return &AlertError{Code: content[1], FromClient: in.role == roleServer}
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash"
+	"slices"
 
 	"golang.org/x/crypto/chacha20poly1305"
 )
@@ -49,20 +50,23 @@ var suites = [...]suite{
 	{tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, tls.VersionTLS12, sha256.New, 32, 0, chacha20poly1305.New, chachaRecords},
 }
 
-// offeredSuites are those of TLS 1.2 that a hello names. The ones that we cannot protect stand there too, behind the
-// others, so that a server which has nothing better answers with its choice, which is then refused by its name (see
-// SuiteError) before a key is exchanged; to a hello without them it would say "handshake failure" only.
-var offeredSuites = []uint16{
+// protectedSuites are ours of TLS 1.2.
+var protectedSuites = []uint16{
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 	tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 	tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+}
 
+// offeredSuites are those of TLS 1.2 that a client's hello names. The ones that we cannot protect stand there too, behind
+// the others, so that a server which has nothing better answers with its choice, which is then refused by its name (see
+// SuiteError) before a key is exchanged; to a hello without them it would say "handshake failure" only.
+var offeredSuites = append(slices.Clone(protectedSuites),
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA, tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA,
 	tls.TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA, tls.TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA,
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256,
 	tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
 	tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA, tls.TLS_RSA_WITH_AES_128_CBC_SHA256,
-}
+)
 
 // suiteFor finds the suite with this number, for this version.
 func suiteFor(version, id uint16) (*suite, error) {

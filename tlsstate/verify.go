@@ -21,7 +21,7 @@ func (v *verification) check(chain []*x509.Certificate) error {
 	leaf := chain[0]
 	if v.cfg.verifies() {
 		now := v.cfg.now()
-		if err := verifyChain(v.cfg.Roots, chain, now); err != nil {
+		if err := verifyChain(v.cfg.Roots, chain, now, x509.ExtKeyUsageServerAuth); err != nil {
 			return v.failed(leaf, now, err)
 		}
 		if v.cfg.Mode == VerifyFull {
@@ -35,18 +35,25 @@ func (v *verification) check(chain []*x509.Certificate) error {
 	return nil
 }
 
-func verifyChain(roots *x509.CertPool, chain []*x509.Certificate, now time.Time) error {
-	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), CurrentTime: now}
+// verifyChain finds a way from the leaf to a trust anchor, on which all may be used for this. roots nil are the system's.
+func verifyChain(roots *x509.CertPool, chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) error {
+	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}}
 	for _, c := range chain[1:] {
 		opts.Intermediates.AddCert(c)
 	}
-	_, err := chain[0].Verify(opts) // as server certificate: that is the default of KeyUsages
+	_, err := chain[0].Verify(opts)
 	return err
 }
 
-// failed sorts an error of crypto/x509.
 func (v *verification) failed(leaf *x509.Certificate, now time.Time, err error) error {
-	e := &VerifyError{Kind: Invalid, Host: v.cfg.Host, Cert: leaf, At: now, Err: err}
+	e := sortVerifyError(leaf, now, err)
+	e.Host = v.cfg.Host
+	return e
+}
+
+// sortVerifyError sorts an error of crypto/x509.
+func sortVerifyError(leaf *x509.Certificate, now time.Time, err error) *VerifyError {
+	e := &VerifyError{Kind: Invalid, Cert: leaf, At: now, Err: err}
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		e.Kind = WrongName
 		if noSAN(leaf) {

@@ -9,19 +9,19 @@ import (
 	"unicode"
 )
 
-// VerifyKind says what is wrong with a server's certificate.
+// VerifyKind says what is wrong with a peer's certificate.
 type VerifyKind int
 
 const (
 	Invalid          VerifyKind = iota // something else; Err tells
-	NoCertificate                      // the server sent none
+	NoCertificate                      // the peer sent none
 	Expired                            // see VerifyError.Above for whose
 	NotYetValid                        //
 	UnknownAuthority                   // no chain to a trust anchor
 	NoRoots                            // the system's trust anchors cannot be read
 	WrongName                          // valid, but for other names
 	NoSAN                              // no subjectAltName; a common name does not count
-	WrongUsage                         // not for servers
+	WrongUsage                         // not for servers, or not for clients
 	Forbidden                          // an authority above may not sign this certificate
 )
 
@@ -35,41 +35,49 @@ func (k VerifyKind) String() string {
 	return verifyKindNames[k]
 }
 
-// VerifyError says why the server's certificate was not accepted. Texts that come out of the certificate are shown with
+// VerifyError says why the peer's certificate was not accepted. Texts that come out of the certificate are shown with
 // control characters replaced and long ones cut.
 type VerifyError struct {
-	Kind  VerifyKind
-	Host  string            // as configured
-	Cert  *x509.Certificate // the one that is wrong; nil only for NoCertificate
-	Above bool              // Cert is not the server's own, but an authority's above it
-	At    time.Time         // when it was judged
-	Err   error             // of crypto/x509
+	Kind   VerifyKind
+	Host   string            // as configured
+	Cert   *x509.Certificate // the one that is wrong; nil only for NoCertificate
+	Above  bool              // Cert is not the peer's own, but an authority's above it
+	Client bool              // the peer is a client, and we are the server
+	At     time.Time         // when it was judged
+	Err    error             // of crypto/x509
 }
 
 func (e *VerifyError) Unwrap() error { return e.Err }
 
 func (e *VerifyError) Error() string {
 	if e.Cert == nil {
-		return "server sent no certificate"
+		return e.peer() + " sent no certificate" + map[bool]string{true: ", and one is needed: give it one, with its key"}[e.Client]
 	}
 	return e.sentence() + " (" + summary(e.Cert) + ")"
 }
 
+func (e *VerifyError) peer() string {
+	if e.Client {
+		return "client"
+	}
+	return "server"
+}
+
 func (e *VerifyError) sentence() string {
-	whose := "server certificate"
+	whose := e.peer() + " certificate"
 	if e.Above {
-		whose = "certificate of an authority above the server's"
+		whose = "certificate of an authority above the " + e.peer() + "'s"
 	}
 	switch e.Kind {
 	case Expired:
-		return fmt.Sprintf("%s expired %s ago (notAfter %s): renew it on the server, and compare the clocks",
+		return fmt.Sprintf("%s expired %s ago (notAfter %s): renew it there, and compare the clocks",
 			whose, span(e.At.Sub(e.Cert.NotAfter)), stamp(e.Cert.NotAfter))
 	case NotYetValid:
 		return fmt.Sprintf("%s becomes valid in %s (notBefore %s): compare the clocks",
 			whose, span(e.Cert.NotBefore.Sub(e.At)), stamp(e.Cert.NotBefore))
 	case UnknownAuthority:
-		return fmt.Sprintf("server certificate is signed by an unknown authority %s: check tls.roots, and that the server sends its intermediates",
-			clean(e.Cert.Issuer.String()))
+		return fmt.Sprintf("%s certificate is signed by an unknown authority %s: check tls.roots, and that the %s sends its intermediates",
+			e.peer(), clean(e.Cert.Issuer.String()), e.peer())
 	case NoRoots:
 		return "the system's trust anchors cannot be read: install ca-certificates, or set tls.roots"
 	case WrongName:
@@ -78,9 +86,9 @@ func (e *VerifyError) sentence() string {
 		return fmt.Sprintf("server certificate has no subjectAltName, only a common name %s, which is not compared with %s: issue one with a subjectAltName",
 			clean(e.Cert.Subject.CommonName), clean(e.Host))
 	case WrongUsage:
-		return whose + " is not meant for servers: issue one whose extended key usage has serverAuth"
+		return fmt.Sprintf("%s is not meant for %ss: issue one whose extended key usage has %sAuth", whose, e.peer(), e.peer())
 	case Forbidden:
-		return "an authority above the server certificate may not sign it: " + clean(e.Err.Error())
+		return "an authority above the " + e.peer() + " certificate may not sign it: " + clean(e.Err.Error())
 	}
 	if e.Err != nil {
 		return whose + " is not acceptable: " + clean(e.Err.Error())
