@@ -23,6 +23,7 @@ import (
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
 	"pghandoff/tlsstate"
+	"pghandoff/tlsstate/utlshandshake"
 )
 
 // tcpUserTimeout is how long sent data may stay unacknowledged before the
@@ -39,6 +40,8 @@ type dialler struct {
 	mode     tlsstate.Mode
 	direct   tlsstate.Negotiation
 	binding  pgwire.BindingMode
+	hello    tlsstate.Handshaker // nil: crypto/tls
+	groups   groups
 	oldest   uint16          // version of TLS that is accepted
 	roots    *x509.CertPool  // nil: those of the identity, else the system's
 	anchors  [32]byte        // digest of the file of roots
@@ -63,6 +66,9 @@ func newDialler(name string, cfg config.Route, identities map[string]*certs.Iden
 	}
 	if d.direct, err = tlsstate.ParseNegotiation(cfg.TLS.Negotiation); err != nil {
 		return nil, err
+	}
+	if cfg.TLS.Handshaker == "utls" {
+		d.hello = utlshandshake.UTLS{}
 	}
 	d.oldest = map[string]uint16{"1.3": tls.VersionTLS13}[cfg.TLS.MinVersion]
 	d.binding = map[string]pgwire.BindingMode{"require": pgwire.BindingRequire, "disable": pgwire.BindingDisable}[cfg.TLS.ChannelBinding]
@@ -272,23 +278,6 @@ func setUserTimeout(c *net.TCPConn, d time.Duration) error {
 		return err
 	}
 	return inner
-}
-
-// encrypt puts TLS on the connection to the server of u, which it borrows until
-// it succeeds.
-func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) (*tlsstate.Stream, error) {
-	cfg := tlsstate.Config{Mode: d.mode, Negotiation: d.direct, Host: u.server.Host, Roots: d.roots, MinVersion: d.oldest}
-	if d.identity != nil {
-		u.identity = d.identity.Current()
-		if err := u.identity.Check(time.Now()); err != nil {
-			return nil, err
-		}
-		cfg.Certificate = u.identity.Certificate
-		if cfg.Roots == nil && !d.system {
-			cfg.Roots = u.identity.Roots
-		}
-	}
-	return tlsstate.Client(ctx, nc, cfg)
 }
 
 func (d *dialler) login(ctx context.Context, u *Upstream, conn net.Conn, password config.Secret) error {

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pghandoff/cmd/pghandoff/throwaway"
 	"pghandoff/proxy/audit"
@@ -105,6 +107,27 @@ func TestTenMegabytesInEverySuite(t *testing.T) {
 			if e.Upstream.Cipher != suite.iana || e.Upstream.TLSVersion != strings.Replace(suite.version, "TLSv", "TLS ", 1) || !e.Upstream.ChannelBinding || e.Upstream.ServerCertSHA256 == "" {
 				t.Errorf("the audit says %+v", e.Upstream)
 			}
+		})
+	}
+}
+
+// Proves that a route works with either library for the handshake: client
+// certificate, SCRAM with channel binding, cancel, and a second dial.
+func TestHandshakers(t *testing.T) {
+	pg := testpg.Start(t, testpg.MTLS)
+	for _, handshaker := range []string{"std", "utls"} {
+		t.Run(handshaker, func(t *testing.T) {
+			d := serve(t, pg, settings{TLS: "identity: app, channel_binding: require, handshaker: " + handshaker, Pool: "min_idle: 2"})
+			c := d.connect()
+			if got := query(t, c, "select version || ' ' || client_dn from pg_stat_ssl where pid = pg_backend_pid()"); got != "TLSv1.3 /CN=app" {
+				t.Errorf("the connection is %s", got)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := d.connect().Exec(ctx, "select pg_sleep(60)"); err == nil {
+				t.Error("a query is not cancelled")
+			}
+			d.awaitEvent("cancel.forwarded", func(e audit.Event) bool { return e.Event == audit.CancelForwarded })
 		})
 	}
 }

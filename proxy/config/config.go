@@ -181,6 +181,10 @@ type TLS struct {
 	ChannelBinding string `yaml:"channel_binding" default:"prefer"`
 	// Oldest version of TLS that is accepted: `1.2` or `1.3`.
 	MinVersion string `yaml:"min_version" default:"1.2"`
+	// Library that does the handshake: `std` (Go's crypto/tls), or `utls`, which
+	// sends PostgreSQL up to 17 the key share that it wants at once; `std` learns
+	// that from the first connection. SECURITY.md says what `utls` lacks.
+	Handshaker string `yaml:"handshaker" default:"std"`
 }
 
 // Pool says how many upstreams a route has and how they are shared.

@@ -170,6 +170,7 @@ func (v *validator) tls(key string, t TLS, identities map[string]Identity) {
 	v.oneOf(key+".negotiation", t.Negotiation, "postgres", "direct")
 	v.oneOf(key+".channel_binding", t.ChannelBinding, "prefer", "require", "disable")
 	v.oneOf(key+".min_version", t.MinVersion, "1.2", "1.3")
+	v.oneOf(key+".handshaker", t.Handshaker, "std", "utls")
 	if _, ok := identities[t.Identity]; t.Identity != "" && !ok {
 		v.add(key+".identity", "there is no identity %q", t.Identity)
 	}
