@@ -43,22 +43,38 @@ func alertName(code uint8) string {
 	return fmt.Sprintf("alert %d", code)
 }
 
+const brokenPath = "something on the path changes bytes, or one of the two TLS libraries has a bug; compare their versions, and see the server's log"
+
 // alertHints say what to do. Those about certificates mean our client certificate: with TLS 1.3 they come only after the
 // handshake, as the answer to the first read.
 var alertHints = map[uint8]string{
+	10:  "the server did not expect what we sent: " + brokenPath,
+	20:  "the server could not decrypt what we sent: " + brokenPath,
+	21:  "the server could not decrypt what we sent: " + brokenPath,
+	22:  "the server got a longer record than it takes: " + brokenPath,
+	30:  "the server wants compression, which TLS has given up: update its OpenSSL",
 	40:  "the server found no common parameters, or wants something that we did not send: see the server's log, and its ssl_ciphers and ssl_ecdh_curve",
 	42:  "the server refused our client certificate: it or its signature is malformed; see the server's log",
 	43:  "the server refused our client certificate: its kind is not supported (key type, or an extended key usage without clientAuth)",
 	44:  "the server refused our client certificate: it is on the server's revocation list (ssl_crl_file); issue a new one",
 	45:  "the server refused our client certificate: it has expired or is not yet valid; renew it, and compare the clocks",
 	46:  "the server refused our client certificate for a reason it does not name; see the server's log",
+	47:  "the server found a value in our handshake that it does not take: " + brokenPath,
 	48:  "the server refused our client certificate: it knows no authority that signed it; add that to the server's ssl_ca_file, or send the intermediates",
 	49:  "the server refused our client certificate: it is valid, but not allowed",
+	50:  "the server could not read what we sent: " + brokenPath,
 	51:  "the server refused our client certificate or handshake: a signature does not verify; does the key belong to the certificate?",
 	70:  "the server speaks no TLS version that we offer: raise ssl_max_protocol_version there, or look at tls.min_version",
 	71:  "the server wants stronger cipher suites or keys than we offer",
 	80:  "the server had an internal error; see the server's log",
+	86:  "the server knows a newer TLS version than we were allowed to offer: look at tls.min_version and what limits the newest",
+	90:  "the server gave the handshake up by itself; see the server's log",
+	100: "the server wants to negotiate anew, which is refused",
+	109: "the server misses an extension in our handshake; see the server's log",
+	110: "the server got an extension that it did not ask for: " + brokenPath,
 	112: "the server does not know the host name that we asked for: check the route's host",
+	113: "the server does not take the revocation status that it was sent; see the server's log",
+	115: "the server does not know the key that was agreed before, though none was: " + brokenPath,
 	116: "the server wants a client certificate and we sent none: give the route an identity",
 	120: "the server does not speak the protocol postgresql on this port: is it a PostgreSQL server?",
 }
@@ -96,7 +112,7 @@ func (e *AlertError) Error() string {
 	if hint, ok := alertHints[e.Code]; ok {
 		return fmt.Sprintf("%s (TLS alert %d, %s)", hint, e.Code, e.Name())
 	}
-	return fmt.Sprintf("the server ended TLS with alert %d, %s", e.Code, e.Name())
+	return fmt.Sprintf("the server ended TLS with alert %d, %s; see the server's log", e.Code, e.Name())
 }
 
 // ClientCertificate reports whether the alert is about the certificate that we sent or did not send, so that a candidate

@@ -2,6 +2,7 @@ package tlsstate
 
 import (
 	"context"
+	"crypto/fips140"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -25,10 +26,22 @@ func Client(ctx context.Context, nc net.Conn, cfg Config) (*Stream, error) {
 		return nil, err
 	}
 	release := bind(ctx, nc)
-	conn, err := client(ctx, nc, &cfg)
+	s, err := dispatch(ctx, nc, &cfg)
 	if ctxErr := release(err); ctxErr != nil {
 		return nil, fmt.Errorf("TLS with %q was given up: %w", cfg.Host, ctxErr)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// dispatch takes the way that this process can go.
+func dispatch(ctx context.Context, nc net.Conn, cfg *Config) (*Stream, error) {
+	if fips140.Enforced() {
+		return wholeClient(ctx, nc, cfg)
+	}
+	conn, err := client(ctx, nc, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -45,12 +58,9 @@ func client(ctx context.Context, nc net.Conn, cfg *Config) (*Conn, error) {
 	keys := &keylog{gate: g}
 	defer keys.forget()
 	verified := &verification{cfg: cfg}
-	sni, _ := cfg.serverName()
-	result, err := cfg.handshaker().Handshake(ctx, g, Params{
-		ServerName: sni, ALPN: []string{alpnProtocol}, Certificate: cfg.Certificate,
-		MinVersion: cfg.minVersion(), MaxVersion: cfg.maxVersion(), Suites: offeredSuites, Group: cfg.Group,
-		Time: cfg.now, Verify: verified.check, KeyLog: keys,
-	})
+	p := cfg.params(verified)
+	p.KeyLog = keys
+	result, err := cfg.handshaker().Handshake(ctx, g, p)
 	if err != nil {
 		return nil, explain(err, g, cfg.minVersion())
 	}
@@ -73,6 +83,16 @@ func judgeSuite(opening []byte) error {
 		return err
 	}
 	return nil
+}
+
+// params is everything but the key log.
+func (c *Config) params(v *verification) Params {
+	sni, _ := c.serverName()
+	return Params{
+		ServerName: sni, ALPN: []string{alpnProtocol}, Certificate: c.Certificate,
+		MinVersion: c.minVersion(), MaxVersion: c.maxVersion(), Suites: offeredSuites, Group: c.Group,
+		Time: c.now, Verify: v.check,
+	}
 }
 
 // agree checks what the library settled, whichever library it is.

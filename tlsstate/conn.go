@@ -1,9 +1,9 @@
 package tlsstate
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 )
 
 // Conn is one live TLS connection as a value: keys, sequence numbers and the bytes at rest. It has no descriptor, no
@@ -37,20 +37,20 @@ const (
 type inbound struct {
 	half
 	role      role
-	eof       bool   // close_notify was received
-	asked     bool   // the peer was asked to change its key since the last change
-	frag      []byte // beginning of a handshake message that further records complete; at most maxHandshake
-	allowance int    // records without data that the peer may still send, see spend
-	refilled  int64  // Unix seconds of the last refill of allowance
-	held      []byte // ciphertext read, not yet opened
-	plain     []byte // opened, not yet taken
+	eof       bool      // close_notify was received
+	asked     bool      // the peer was asked to change its key since the last change
+	frag      []byte    // beginning of a handshake message that further records complete; at most maxHandshake
+	allowance allowance // records without data that the peer may still send, see spend
+	held      []byte    // ciphertext read, not yet opened
+	plain     []byte    // opened, not yet taken
 }
 
 // outbound is the sending direction.
 type outbound struct {
 	half
-	broken bool   // sealing itself failed: not even an alert may follow
-	held   []byte // sealed, not yet accepted by the kernel
+	updates allowance // KeyUpdates that our caller may still send
+	broken  bool      // sealing itself failed: not even an alert may follow
+	held    []byte    // sealed, not yet accepted by the kernel
 }
 
 // shared is what one direction tells the other.
@@ -76,8 +76,8 @@ func newConn(r role, info *Info, receive, send traffic) (*Conn, error) {
 	}
 	c := &Conn{&parts{
 		info: info,
-		in:   &inbound{half: half{suite: s, limit: s.records}, role: r, allowance: maxAllowance, refilled: time.Now().Unix()},
-		out:  &outbound{half: half{suite: s, limit: s.records}},
+		in:   &inbound{half: half{suite: s, limit: s.records}, role: r, allowance: newAllowance(maxAllowance)},
+		out:  &outbound{half: half{suite: s, limit: s.records}, updates: newAllowance(maxUpdates)},
 		both: &shared{},
 	}}
 	if err := c.in.start(receive); err != nil {
@@ -109,6 +109,26 @@ func (c *Conn) Owes() bool {
 // as it should (RFC 8446 section 5.5 for the number) and TLS 1.2 has no way to change it. Data can still be sealed until
 // two fifths as many again have been; then Seal returns ErrExhausted. Never with TLS 1.3, where keys change by themselves.
 func (c *Conn) Retire() bool { return c.both.retire.Load() }
+
+// ErrForgotten is why a Conn is dead after Forget.
+var ErrForgotten = errors.New("the TLS connection was given up")
+
+// Forget makes the connection dead, overwrites its secrets and the bytes at rest as far as Go allows, and drops them; its
+// owner closed the transport. Neither direction may be in use. It may be called twice.
+func (c *Conn) Forget() {
+	c.fail(ErrForgotten)
+	c.erase()
+}
+
+func (c *Conn) erase() {
+	c.in.forget()
+	c.out.forget()
+	c.out.broken = true
+	for _, b := range []*[]byte{&c.in.frag, &c.in.held, &c.in.plain, &c.out.held} {
+		clear(*b)
+		*b = nil
+	}
+}
 
 // fail makes the connection dead because of err, the first of which counts, and returns err.
 func (c *Conn) fail(err error) error {

@@ -21,7 +21,8 @@
 //     so that [Conn.Retire] asks for a new connection and Seal stops when nobody heeds it.
 //     What was sealed is kept until it is written or the connection is lost; it is never sealed again. After an error a Conn is dead and says so ([ErrDead]).
 //   - What a peer can make us hold is bounded (one record, 64 KiB of handshake message), and so is what it can make us do
-//     without sending data (see allowance in posthandshake.go).
+//     without sending data, and how many KeyUpdates our caller can send (allowance.go).
+//   - Under GODEBUG=fips140=only there is no record layer of ours: see [Notice] and [ErrNotDetachable].
 //   - Secrets are behind pointers and behind Format: no way of printing a Conn shows them.
 //
 // # Shortest use

@@ -36,6 +36,8 @@ var (
 	ErrTruncated = fmt.Errorf("peer closed the connection without ending TLS (it crashed, or the path cut it): %w", io.ErrUnexpectedEOF)
 	// ErrNoKeyUpdate: TLS 1.2 cannot change a key. Nothing happened.
 	ErrNoKeyUpdate = errors.New("TLS 1.2 has no KeyUpdate: replace the connection to have new keys")
+	// ErrKeyUpdateRate: more KeyUpdates of ours in a row than peers put up with. Nothing happened; send data, or wait.
+	ErrKeyUpdateRate = errors.New("too many KeyUpdates in a row: send data in between, or wait some seconds")
 	// ErrExhausted: a key of TLS 1.2 has protected as many records as is safe (RFC 8446 section 5.5), and Retire was not
 	// heeded. The connection is dead.
 	ErrExhausted = errors.New("the keys of this TLS 1.2 connection have protected as much as they safely can: use a new connection, or TLS 1.3")

@@ -47,6 +47,22 @@ func (c *Conn) SetSeq(n uint64) { c.in.seq, c.out.seq = n, n }
 // Seq gives both sequence numbers.
 func (c *Conn) Seq() (in, out uint64) { return c.in.seq, c.out.seq }
 
+// UnboundedKeyUpdate is RequestKeyUpdate without its bound.
+func (c *Conn) UnboundedKeyUpdate(dst []byte) []byte {
+	c.out.earn()
+	dst, err := c.RequestKeyUpdate(dst, false)
+	if err != nil {
+		panic(err)
+	}
+	return dst
+}
+
+// AlertNames are the alerts that have a name.
+func AlertNames() map[uint8]string { return alertNames }
+
+// HasHint reports whether the alert has a sentence of its own that says what to do.
+func HasHint(code uint8) bool { return alertHints[code] != "" }
+
 // SealRaw seals one record of any type and content.
 func (c *Conn) SealRaw(dst []byte, kind byte, content []byte) []byte {
 	dst, err := c.out.record(dst, kind, content)

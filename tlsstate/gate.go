@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 )
 
@@ -26,6 +27,8 @@ type gate struct {
 	behind  int  // records begun behind the first of them
 	opening []byte
 	sent    []byte // the beginning of what we sent
+	open    bool   // the handshake is over and the library keeps the connection: everything passes
+	ended   bool   // ... and the transport has come to its end
 
 	// judge looks at the peer's first bytes at the end of each record until opening is full; its error ends the handshake.
 	judge   func(opening []byte) error
@@ -44,6 +47,11 @@ const (
 func (g *gate) Read(p []byte) (int, error) {
 	if g.refused != nil {
 		return 0, g.refused
+	}
+	if g.open {
+		n, err := g.Conn.Read(p)
+		g.ended = g.ended || err == io.EOF
+		return n, err
 	}
 	if len(p) == 0 {
 		return 0, nil
@@ -106,7 +114,9 @@ func (g *gate) Write(p []byte) (int, error) {
 	if g.refused != nil {
 		return 0, g.refused
 	}
-	keepOpening(&g.sent, p)
+	if !g.open {
+		keepOpening(&g.sent, p)
+	}
 	return g.Conn.Write(p)
 }
 

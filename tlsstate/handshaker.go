@@ -52,18 +52,24 @@ type Result struct {
 type Std struct{}
 
 // Handshake implements Handshaker.
-func (Std) Handshake(ctx context.Context, gate net.Conn, p Params) (Result, error) {
+func (s Std) Handshake(ctx context.Context, gate net.Conn, p Params) (Result, error) {
+	_, r, err := s.handshake(ctx, gate, p)
+	return r, err
+}
+
+// handshake also gives the connection of the library, for the case that it has to stay there.
+func (Std) handshake(ctx context.Context, gate net.Conn, p Params) (*tls.Conn, Result, error) {
 	var r Result
 	tc := tls.Client(gate, stdConfig(p, &r))
 	// Without a Done channel crypto/tls starts no goroutine and closes nothing.
 	if err := tc.HandshakeContext(context.WithoutCancel(ctx)); err != nil {
-		return Result{}, stdAlert(err)
+		return nil, Result{}, stdAlert(err)
 	}
 	state := tc.ConnectionState()
 	r.Version, r.Suite, r.ALPN = state.Version, state.CipherSuite, state.NegotiatedProtocol
 	r.Curve = state.CurveID
 	r.PeerCertificates = state.PeerCertificates
-	return r, nil
+	return tc, r, nil
 }
 
 // stdConfig is made for one connection, as it carries the key log. Verification is ours (see verify.go), so that all

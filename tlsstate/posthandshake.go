@@ -1,9 +1,6 @@
 package tlsstate
 
-import (
-	"encoding/binary"
-	"time"
-)
+import "encoding/binary"
 
 // Handshake messages after the handshake (RFC 8446 section 4):
 //
@@ -19,31 +16,6 @@ const (
 	updateNotRequested = 0
 	updateRequested    = 1
 )
-
-// maxAllowance is how many records without data (empty, tickets, KeyUpdates, fragments of them) a peer may send in a row.
-// A record with data gives one back, and so does a second, so that a peer which changes its key every hour of an idle
-// week is fine and one that only wants to keep us busy is not.
-const maxAllowance = 64
-
-// spend takes one record off the allowance. The clock is asked only here.
-func (in *inbound) spend() error {
-	now := time.Now().Unix()
-	if earned := now - in.refilled; earned > 0 {
-		in.allowance = int(min(int64(in.allowance)+earned, maxAllowance))
-	}
-	in.refilled = now
-	if in.allowance == 0 {
-		return broke(alertUnexpectedMessage, "more than %d records in a row carry no data", maxAllowance)
-	}
-	in.allowance--
-	return nil
-}
-
-func (in *inbound) earn() {
-	if in.allowance < maxAllowance {
-		in.allowance++
-	}
-}
 
 // handshake takes the content of a handshake record: messages, whole or in part.
 func (c *Conn) handshake(content []byte) error {

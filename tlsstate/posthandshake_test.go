@@ -212,7 +212,7 @@ func TestRecordsWithoutDataAreBounded(t *testing.T) {
 		"empty data":    func(s *tlsstate.Conn) []byte { return s.SealRaw(nil, 23, nil) },
 		"tickets":       func(s *tlsstate.Conn) []byte { return s.SealRaw(nil, 22, message(4, ticket(1))) },
 		"user canceled": func(s *tlsstate.Conn) []byte { return s.SealRaw(nil, 21, []byte{1, 90}) },
-		"key updates":   func(s *tlsstate.Conn) []byte { wire, _ := s.RequestKeyUpdate(nil, false); return wire },
+		"key updates":   func(s *tlsstate.Conn) []byte { return s.UnboundedKeyUpdate(nil) },
 	}
 	for name, next := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -244,6 +244,68 @@ func TestRecordsWithoutDataAreBounded(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// crypto/tls gives a connection up after 16 records without data, and we stay below that.
+func TestOurKeyUpdatesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := pair(t, suiteIDs[0])
+		inARow := func() (n int) {
+			for n < 100 {
+				wire, err := client.RequestKeyUpdate(nil, false)
+				if err != nil {
+					if err != tlsstate.ErrKeyUpdateRate || len(wire) != 0 {
+						t.Fatal(err)
+					}
+					return n
+				}
+				if _, err := openAll(server, wire); err != nil {
+					t.Fatal(err)
+				}
+				n++
+			}
+			return n
+		}
+		if n := inARow(); n != 8 {
+			t.Errorf("%d in a row", n)
+		}
+		time.Sleep(3 * time.Second)
+		if n := inARow(); n != 3 {
+			t.Errorf("%d after three seconds", n)
+		}
+		wire, err := client.Seal(nil, []byte("data"))
+		if got, failed := openAll(server, wire); string(got) != "data" || err != nil || failed != nil { // refusal changed nothing
+			t.Fatal(err, failed)
+		}
+		if n := inARow(); n != 1 {
+			t.Errorf("%d after a record of data", n)
+		}
+	})
+}
+
+func TestForgottenConnectionsHaveNoSecrets(t *testing.T) {
+	for _, suite := range recordSuites {
+		client, _ := pair(t, suite)
+		client.HoldPlain([]byte("hunter2"))
+		secrets, plain := client.Secrets(), client.HeldPlain()
+		for range 2 {
+			client.Forget()
+		}
+		for _, s := range append(secrets, plain) {
+			if strings.Trim(string(s), "\x00") != "" {
+				t.Fatalf("left: %x", s)
+			}
+		}
+		if _, err := client.Seal(nil, []byte("x")); !errors.Is(err, tlsstate.ErrForgotten) || !errors.Is(err, tlsstate.ErrDead) {
+			t.Fatal(err)
+		}
+		if out, err := client.AppendAlert(nil, errors.New("x")); len(out) > 0 || err != nil {
+			t.Fatal(err)
+		}
+		if out, err := client.AppendCloseNotify(nil); len(out) > 0 || err == nil {
+			t.Fatal(err)
+		}
 	}
 }
 

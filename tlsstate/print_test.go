@@ -58,6 +58,13 @@ func TestAlertsHaveSentences(t *testing.T) {
 		if err.ClientCertificate() && !strings.Contains(err.Error(), "client certificate") {
 			t.Error(err)
 		}
+		if strings.Count(err.Error(), " ") < 8 {
+			t.Errorf("%s says not what to do", err)
+		}
+		err.FromClient = true
+		if !strings.Contains(err.Error(), "the client ") || strings.Contains(err.Error(), "server") || err.ClientCertificate() {
+			t.Error(err)
+		}
 		// What crypto/tls reports becomes the same.
 		var alert *tlsstate.AlertError
 		got := tlsstate.StdAlert(&net.OpError{Op: "remote error", Err: tls.AlertError(code)})

@@ -28,6 +28,9 @@ func (s *Stream) String() string {
 	if s.stream == nil {
 		return "tlsstate.Stream{}"
 	}
+	if s.whole != nil {
+		return "tlsstate.Stream inside crypto/tls"
+	}
 	return "tlsstate.Stream over " + s.conn.String()
 }
 

@@ -37,14 +37,17 @@ func (c *Conn) Seal(dst, p []byte) ([]byte, error) {
 }
 
 // RequestKeyUpdate appends a KeyUpdate and changes our key; with peerToo the peer is told to change its own. Some servers
-// are said to dislike several within 100 ms: the caller keeps them apart. Errors: ErrNoKeyUpdate with TLS 1.2, and then
-// nothing changed.
+// are said to dislike several within 100 ms: the caller keeps them apart. Errors: ErrNoKeyUpdate with TLS 1.2,
+// ErrKeyUpdateRate, and then nothing changed.
 func (c *Conn) RequestKeyUpdate(dst []byte, peerToo bool) ([]byte, error) {
 	if err := c.sendable(); err != nil {
 		return dst, err
 	}
 	if c.out.suite.tls12() {
 		return dst, ErrNoKeyUpdate
+	}
+	if !c.out.spend() {
+		return dst, ErrKeyUpdateRate
 	}
 	out, err := c.appendOwed(dst)
 	if err == nil {
@@ -116,6 +119,7 @@ func (c *Conn) appendData(dst, p []byte) (_ []byte, err error) {
 			return dst, err
 		}
 	}
+	c.out.earn()
 	return c.out.record(dst, typeApplication, p)
 }
 

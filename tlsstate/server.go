@@ -2,6 +2,7 @@ package tlsstate
 
 import (
 	"context"
+	"crypto/fips140"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -72,10 +73,22 @@ func Server(ctx context.Context, nc net.Conn, cfg ServerConfig) (*Stream, error)
 		return nil, err
 	}
 	release := bind(ctx, nc)
-	conn, err := server(ctx, nc, &cfg)
+	s, err := dispatchServer(ctx, nc, &cfg)
 	if ctxErr := release(err); ctxErr != nil {
 		return nil, fmt.Errorf("TLS with a client was given up: %w", ctxErr)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// dispatchServer takes the way that this process can go.
+func dispatchServer(ctx context.Context, nc net.Conn, cfg *ServerConfig) (*Stream, error) {
+	if fips140.Enforced() {
+		return wholeServer(ctx, nc, cfg)
+	}
+	conn, err := server(ctx, nc, cfg)
 	if err != nil {
 		return nil, err
 	}

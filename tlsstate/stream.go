@@ -1,6 +1,7 @@
 package tlsstate
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -33,8 +34,11 @@ type Stream struct{ *stream }
 
 // stream is behind a pointer for the reason of parts: there is plaintext in its buffers.
 type stream struct {
-	nc   net.Conn
-	conn *Conn
+	nc    net.Conn
+	conn  *Conn
+	whole *tls.Conn // in place of conn: the connection is inside crypto/tls, see whole.go
+	gate  *gate     // under whole
+	info  *Info
 
 	read  sync.Mutex // guards buf, start, end, plain, wide; lock order: read, write
 	buf   []byte
@@ -57,13 +61,13 @@ type stream struct {
 // NewStream puts a Stream on a connection again, the other way round from Detach: it owns both from then on, and begins
 // with the bytes that conn holds.
 func NewStream(nc net.Conn, conn *Conn) *Stream {
-	s := &Stream{&stream{nc: nc, conn: conn, plain: conn.in.plain, buf: conn.in.held, end: len(conn.in.held), pending: conn.out.held}}
+	s := &Stream{&stream{nc: nc, conn: conn, info: conn.info, plain: conn.in.plain, buf: conn.in.held, end: len(conn.in.held), pending: conn.out.held}}
 	conn.in.plain, conn.in.held, conn.out.held = nil, nil, nil
 	return s
 }
 
 // Info tells what the handshake settled.
-func (s *Stream) Info() *Info { return s.conn.Info() }
+func (s *Stream) Info() *Info { return s.info }
 
 func (s *Stream) LocalAddr() net.Addr  { return s.nc.LocalAddr() }
 func (s *Stream) RemoteAddr() net.Addr { return s.nc.RemoteAddr() }
@@ -115,18 +119,43 @@ func (s *Stream) Close() error {
 	if !s.finish(net.ErrClosed) {
 		return nil
 	}
+	if s.whole != nil {
+		s.shorten(closePatience)
+		s.whole.CloseWrite() // the transport is closed whatever this says
+		return s.nc.Close()
+	}
 	if s.write.TryLock() {
 		s.shorten(closePatience)
 		s.notifyLocked() // the transport is closed whatever this says
 		s.write.Unlock()
 	}
-	return s.nc.Close()
+	err := s.nc.Close()
+	s.forget()
+	return err
+}
+
+// forget overwrites plaintext and secrets, unless a Read or Write is still on its way out.
+func (s *Stream) forget() {
+	if !s.read.TryLock() {
+		return
+	}
+	defer s.read.Unlock()
+	if !s.write.TryLock() {
+		return
+	}
+	defer s.write.Unlock()
+	clear(s.buf)
+	s.buf, s.plain, s.out, s.pending, s.start, s.end = nil, nil, nil, nil, 0, 0
+	s.conn.Forget()
 }
 
 // CloseWrite sends close_notify: nothing is written after it, while reading goes on. It does not shut the transport down.
 func (s *Stream) CloseWrite() error {
 	if err := s.over(); err != nil {
 		return err
+	}
+	if s.whole != nil {
+		return s.whole.CloseWrite()
 	}
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -150,9 +179,12 @@ func (s *Stream) notifyLocked() error {
 // caller owns both. Bytes at rest go along: HeldPlain, then HeldIn, are to be read before the transport, and HeldOut to be
 // written before anything else. Deadlines are cleared.
 //
-// Errors: while a Read or Write is under way, after Close and on a dead connection. The Stream then still owns the
-// transport.
+// Errors: while a Read or Write is under way, after Close and on a dead connection; ErrNotDetachable. The Stream then still
+// owns the transport.
 func (s *Stream) Detach() (net.Conn, *Conn, error) {
+	if s.whole != nil {
+		return nil, nil, ErrNotDetachable
+	}
 	if !s.read.TryLock() {
 		return nil, nil, errBusy
 	}

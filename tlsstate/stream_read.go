@@ -31,6 +31,9 @@ func (s *Stream) Held() int {
 // ErrTruncated when the transport ends without one, *AlertError, *ProtocolError and ErrDead as from Open, and what the
 // transport returned; after a deadline of it Read may be called again.
 func (s *Stream) Read(p []byte) (int, error) {
+	if s.whole != nil {
+		return s.readWhole(p)
+	}
 	s.read.Lock()
 	defer s.read.Unlock()
 	if err := s.over(); err != nil {

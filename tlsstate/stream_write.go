@@ -12,6 +12,9 @@ const batch = 4 * MaxPlain // 64 KiB
 // Write seals p and writes it. When a deadline passes in between, it returns how much of p is sealed, all of which counts
 // as written, with the transport's error; the next Write goes on from there. Other errors are final.
 func (s *Stream) Write(p []byte) (int, error) {
+	if s.whole != nil {
+		return s.writeWhole(p)
+	}
 	s.write.Lock()
 	n, err := s.writeLocked(p)
 	s.write.Unlock()
