@@ -23,6 +23,8 @@
 //   - What a peer can make us hold is bounded (one record, 64 KiB of handshake message), and so is what it can make us do
 //     without sending data, and how many KeyUpdates our caller can send (allowance.go).
 //   - Under GODEBUG=fips140=only there is no record layer of ours: see [Notice] and [ErrNotDetachable].
+//   - A connection has one owner: [Conn.Export] leaves a dead Conn behind, [Adopt] an empty [State]. What a State writes
+//     down is complete at any point between two calls; what a program of another format wrote is refused.
 //   - Secrets are behind pointers and behind Format: no way of printing a Conn shows them.
 //
 // # Shortest use

@@ -8,7 +8,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(hopVariable) != "" {
+		os.Exit(hopChild())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // needOpenSSL gives the path of openssl, or skips the test. Where PGHANDOFF_TEST_REQUIRE is "all" a skip is a failure.
 func needOpenSSL(t *testing.T) string {

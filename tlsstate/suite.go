@@ -97,6 +97,14 @@ func (s *suite) secretLen() int {
 	return s.hash().Size()
 }
 
+// ivLen is how many bytes of half.iv do not follow from the secret.
+func (s *suite) ivLen() int {
+	if s.tls12() {
+		return nonceLen - s.explicit
+	}
+	return 0
+}
+
 // expandLabel is HKDF-Expand-Label with an empty context (RFC 8446 section 7.1):
 //
 //	uint16 length | uint8 n | "tls13 " label | uint8 0
