@@ -81,11 +81,11 @@ func hopChild() int {
 		if err == nil {
 			err = o.read(state)
 		}
-		if err == nil {
+		if err == nil && o.rng.IntN(8) == 0 { // seldom: the answers may all come at the end, in a row, of which 64 are too many
 			err = o.newKeys()
 		}
-		if err == nil {
-			err = o.send(nil)
+		if err == nil { // crypto/tls gives up after 16 KeyUpdates without data between them
+			err = o.send([]byte("go on"))
 		}
 		if err == nil {
 			err = o.goOn(1 + o.rng.IntN(30_000))
@@ -113,8 +113,7 @@ func TestConnectionHopsBetweenProcesses(t *testing.T) {
 			config.MaxVersion = version
 			s, err := tlsstate.Client(background(t), serve(t, server, false, func(tc *tls.Conn) error {
 				_, err := tc.Write(data)
-				err = errors.Join(err, tc.CloseWrite())
-				io.Copy(io.Discard, tc)
+				io.Copy(io.Discard, tc) // once it has closed its own direction it would fail at a KeyUpdate that it has to answer
 				return err
 			}), config)
 			if err != nil {
