@@ -32,10 +32,11 @@ var allowedImports = map[string][]string{
 	"proxy/loop":   nil,
 
 	"tlsstate/utlshandshake": {"tlsstate"},
+	"tlsstate/ktls":          nil,
 
 	"handoff/pgxhandoff":  {"handoff"},
 	"handoff/handofftest": {"handoff"},
-	"proxy":               {"pgwire", "tlsstate", "tlsstate/utlshandshake", "certs", "handoff", "proxy/config", "proxy/audit", "proxy/admin", "proxy/loop"},
+	"proxy":               {"pgwire", "tlsstate", "tlsstate/utlshandshake", "tlsstate/ktls", "certs", "handoff", "proxy/config", "proxy/audit", "proxy/admin", "proxy/loop"},
 
 	"cmd/pghandoff":           {"proxy", "proxy/config", "proxy/audit", "proxy/admin", "handoff", "cmd/pghandoff/demo", "cmd/pghandoff/bench"},
 	"cmd/pghandoff/throwaway": {"certs"},
