@@ -26,6 +26,8 @@ type Config struct {
 	Sockets []Folder `yaml:"sockets"`
 	// How the daemon logs, on standard error.
 	Log Log `yaml:"log"`
+	// What the event loops wait with: `auto` or `epoll`, which are the same.
+	Engine string `yaml:"engine" default:"auto"`
 	// Most event loops, each a thread that relays leases; 0: one a core. A further
 	// one is used when those before it have no room.
 	Loops int `yaml:"loops" default:"0"`

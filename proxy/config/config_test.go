@@ -94,6 +94,7 @@ func TestMistakesAreShownWhereTheyStand(t *testing.T) {
 		"number for duration":  {minimal + "    pool: {wait_timeout: 5}\n", "500ms, 5s"},
 		"wrong type":           {minimal + "    pool: {max: many}\n", "line 6"},
 		"duplicate key":        {minimal + "    user: other\n", "line 6"},
+		"engine left out":      {minimal + "engine: io_uring\n", "engine: io_uring is not built in"},
 		"no route":             {"{}", "routes: there must be at least one"},
 		"no user":              {"routes: {a: {servers: [x]}}", "routes.a.user"},
 		"console's name":       {strings.Replace(minimal, "orders", "pgbouncer", 1), "console"},

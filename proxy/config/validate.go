@@ -60,6 +60,11 @@ func (c *Config) validate() Problems {
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "json", "console")
 	v.atLeast("loops", c.Loops, 0)
+	if c.Engine == "io_uring" {
+		v.add("engine", "io_uring is not built in, as it was measured and gains too little (docs/performance.md): write auto or epoll")
+	} else {
+		v.oneOf("engine", c.Engine, "auto", "epoll")
+	}
 	v.atLeast("limits.leases", c.Limits.Leases, 1)
 	v.atLeast("limits.waiting", c.Limits.Waiting, 0)
 	v.atLeast("limits.connections", c.Limits.Connections, 1)
