@@ -21,9 +21,13 @@ type Config struct {
 	Negotiation Negotiation
 	// Host is the DNS name or IP address as configured. A DNS name is sent as SNI; an IP address is not.
 	Host string
-	// Roots are the trust anchors; nil means the system's. With Require, Prefer and Allow nil means no verification, and
+	// Roots are the trust anchors; nil means the system's, which go with VerifyFull only, as libpq's sslrootcert=system: their
+	// authorities sign for everybody, so that without the name the check says nothing. With Require, Prefer and Allow nil means no verification, and
 	// non-nil the verification of verify-ca: libpq does so when a root file is there.
 	Roots *x509.CertPool
+	// Revocations are the lists that the server's certificate and those above it are looked up in; nil means that
+	// revocation is not checked, as in libpq without sslcrl.
+	Revocations *Revocations
 	// Certificate is our client certificate; nil means none. It is sent whatever authorities the server names.
 	Certificate *tls.Certificate
 	// MinVersion is the oldest version that is accepted, tls.VersionTLS12 or tls.VersionTLS13; 0 means TLS 1.2, as libpq.
@@ -53,6 +57,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("tls: mode %s cannot be used with direct negotiation: use require or stronger", c.Mode)
 	case !known(c.minVersion()) || !known(c.maxVersion()) || c.minVersion() > c.maxVersion():
 		return fmt.Errorf("tls: versions from %s to %s: TLS 1.2 and TLS 1.3 are spoken", tls.VersionName(c.MinVersion), tls.VersionName(c.MaxVersion))
+	case c.Mode == VerifyCA && c.Roots == nil:
+		return errors.New("tls: mode verify-ca with the system's trust anchors lets in whoever has any certificate: use verify-full, or give tls.roots")
+	case c.Revocations != nil && !c.verifies():
+		return fmt.Errorf("tls: revocation lists are given, but mode %s without tls.roots checks no certificate", c.Mode)
 	case c.Host == "" && c.Mode == VerifyFull:
 		return errors.New("tls: mode verify-full needs a host name to compare the server's certificate with")
 	}

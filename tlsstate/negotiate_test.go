@@ -112,6 +112,8 @@ func TestConfigurationThatCannotBeMeantIsRefused(t *testing.T) {
 		"no such negotiation":  {Host: "a", Negotiation: 5},
 		"direct and prefer":    {Mode: tlsstate.Prefer, Negotiation: tlsstate.Direct},
 		"verify-full nameless": {},
+		"verify-ca, system":    {Mode: tlsstate.VerifyCA, Host: "a"},
+		"lists unchecked":      {Mode: tlsstate.Require, Host: "a", Revocations: &tlsstate.Revocations{}},
 		"TLS 1.1":              {Host: "a", MinVersion: tls.VersionTLS11},
 		"newest before oldest": {Host: "a", MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS12},
 		"TLS 1.4":              {Host: "a", MaxVersion: 0x0305},

@@ -39,6 +39,8 @@ type ServerConfig struct {
 	// them: any holder of a certificate for anything would be let in.
 	ClientAuth  ClientAuth
 	ClientRoots *x509.CertPool
+	// Revocations are the lists that client certificates are looked up in; nil means that revocation is not checked.
+	Revocations *Revocations
 	// Negotiation says how the first TLS byte came: with Direct the client must select the protocol "postgresql" by ALPN;
 	// with Postgres the caller has read the SSLRequest and answered it.
 	Negotiation Negotiation
@@ -149,10 +151,14 @@ func (c *ServerConfig) verify(chain []*x509.Certificate, now time.Time) error {
 	case len(chain) == 0:
 		return &VerifyError{Kind: NoCertificate, Client: true}
 	}
-	if err := verifyChain(c.ClientRoots, chain, now, x509.ExtKeyUsageClientAuth); err != nil {
-		e := sortVerifyError(chain[0], now, err)
-		e.Client = true
-		return e
+	chains, err := verifyChain(c.ClientRoots, chain, now, x509.ExtKeyUsageClientAuth)
+	bad := c.Revocations.check(chains, now)
+	if err != nil {
+		bad = sortVerifyError(chain[0], now, err)
+	}
+	if bad != nil {
+		bad.Client = true
+		return bad
 	}
 	return nil
 }

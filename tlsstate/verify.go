@@ -21,8 +21,13 @@ func (v *verification) check(chain []*x509.Certificate) error {
 	leaf := chain[0]
 	if v.cfg.verifies() {
 		now := v.cfg.now()
-		if err := verifyChain(v.cfg.Roots, chain, now, x509.ExtKeyUsageServerAuth); err != nil {
+		chains, err := verifyChain(v.cfg.Roots, chain, now, x509.ExtKeyUsageServerAuth)
+		if err != nil {
 			return v.failed(leaf, now, err)
+		}
+		if err := v.cfg.Revocations.check(chains, now); err != nil {
+			err.Host = v.cfg.Host
+			return err
 		}
 		if v.cfg.Mode == VerifyFull {
 			_, name := v.cfg.serverName()
@@ -35,14 +40,13 @@ func (v *verification) check(chain []*x509.Certificate) error {
 	return nil
 }
 
-// verifyChain finds a way from the leaf to a trust anchor, on which all may be used for this. roots nil are the system's.
-func verifyChain(roots *x509.CertPool, chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) error {
+// verifyChain finds the ways from the leaf to a trust anchor on which all may be used for this. roots nil are the system's.
+func verifyChain(roots *x509.CertPool, chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) ([][]*x509.Certificate, error) {
 	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}}
 	for _, c := range chain[1:] {
 		opts.Intermediates.AddCert(c)
 	}
-	_, err := chain[0].Verify(opts)
-	return err
+	return chain[0].Verify(opts)
 }
 
 func (v *verification) failed(leaf *x509.Certificate, now time.Time, err error) error {

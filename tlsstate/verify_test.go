@@ -68,7 +68,7 @@ func TestEveryModeChecksWhatItNames(t *testing.T) {
 			{tlsstate.VerifyFull, ca.pool(), c.full}, {tlsstate.VerifyCA, ca.pool(), c.ca}, {tlsstate.Require, ca.pool(), c.ca},
 			{tlsstate.Prefer, ca.pool(), c.ca}, {tlsstate.Allow, ca.pool(), c.ca},
 			{tlsstate.Require, nil, ok}, {tlsstate.Prefer, nil, ok}, {tlsstate.Allow, nil, ok},
-			{tlsstate.VerifyFull, nil, tlsstate.UnknownAuthority}, {tlsstate.VerifyCA, nil, tlsstate.UnknownAuthority},
+			{tlsstate.VerifyFull, nil, tlsstate.UnknownAuthority},
 		} {
 			if m.roots == nil && m.want != ok && c.name != "good" {
 				continue // the system's roots know none of them

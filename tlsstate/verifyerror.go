@@ -23,10 +23,14 @@ const (
 	NoSAN                              // no subjectAltName; a common name does not count
 	WrongUsage                         // not for servers, or not for clients
 	Forbidden                          // an authority above may not sign this certificate
+	Revoked                            // on a revocation list, see VerifyError.Since
+	NoList                             // revocation is checked, and there is no list of its issuer's
+	StaleList                          // ... or none in its time, see VerifyError.Since
+	BadList                            // ... or none that its issuer signed
 )
 
 var verifyKindNames = [...]string{"invalid", "no_certificate", "expired", "not_yet_valid", "unknown_authority", "no_roots",
-	"wrong_name", "no_san", "wrong_usage", "forbidden"}
+	"wrong_name", "no_san", "wrong_usage", "forbidden", "revoked", "no_crl", "stale_crl", "bad_crl"}
 
 func (k VerifyKind) String() string {
 	if k < 0 || int(k) >= len(verifyKindNames) {
@@ -44,6 +48,7 @@ type VerifyError struct {
 	Above  bool              // Cert is not the peer's own, but an authority's above it
 	Client bool              // the peer is a client, and we are the server
 	At     time.Time         // when it was judged
+	Since  time.Time         // Revoked: from when on; StaleList: when a newer one was promised, zero if it was not
 	Err    error             // of crypto/x509
 }
 
@@ -81,19 +86,57 @@ func (e *VerifyError) sentence() string {
 	case NoRoots:
 		return "the system's trust anchors cannot be read: install ca-certificates, or set tls.roots"
 	case WrongName:
-		return fmt.Sprintf("server certificate is valid for %s, not %s: check the route's host", names(e.Cert), clean(e.Host))
+		return fmt.Sprintf("server certificate is valid for %s, not %s: check the route's host", names(e.Cert), clean(e.Host)) + e.commonName()
 	case NoSAN:
 		return fmt.Sprintf("server certificate has no subjectAltName, only a common name %s, which is not compared with %s: issue one with a subjectAltName",
-			clean(e.Cert.Subject.CommonName), clean(e.Host))
+			clean(e.Cert.Subject.CommonName), clean(e.Host)) + e.commonName()
 	case WrongUsage:
 		return fmt.Sprintf("%s is not meant for %ss: issue one whose extended key usage has %sAuth", whose, e.peer(), e.peer())
 	case Forbidden:
 		return "an authority above the " + e.peer() + " certificate may not sign it: " + clean(e.Err.Error())
 	}
+	if s := e.revocation(whose); s != "" {
+		return s
+	}
 	if e.Err != nil {
 		return whose + " is not acceptable: " + clean(e.Err.Error())
 	}
 	return whose + " is not acceptable"
+}
+
+// commonName says so where libpq would have taken the common name: it does when there is no subjectAltName of the host's
+// kind, DNS or address.
+func (e *VerifyError) commonName() string {
+	cn := e.Cert.Subject.CommonName
+	c := Config{Host: e.Host}
+	sni, name := c.serverName()
+	if sni != "" && len(e.Cert.DNSNames) > 0 || sni == "" && len(e.Cert.IPAddresses) > 0 {
+		return ""
+	}
+	if cn == "" || !strings.EqualFold(cn, name) && (&x509.Certificate{DNSNames: []string{cn}}).VerifyHostname(name) != nil {
+		return ""
+	}
+	return "; its common name would have matched, as in libpq, but common names are not compared here (RFC 9525)"
+}
+
+func (e *VerifyError) revocation(whose string) string {
+	switch e.Kind {
+	case Revoked:
+		return fmt.Sprintf("%s was revoked on %s: issue a new one", whose, stamp(e.Since))
+	case NoList:
+		return fmt.Sprintf("no revocation list of %s is there, so that it cannot be told whether the %s is revoked: add it to the lists",
+			clean(e.Cert.Issuer.String()), whose)
+	case StaleList:
+		promised := ""
+		if !e.Since.IsZero() {
+			promised = fmt.Sprintf(" (a newer one was due on %s)", stamp(e.Since))
+		}
+		return fmt.Sprintf("the revocation list of %s is not in its time%s: get a new one, and compare the clocks", clean(e.Cert.Issuer.String()), promised)
+	case BadList:
+		return fmt.Sprintf("the revocation list of %s is not signed by the authority of that name that signed the %s: %s",
+			clean(e.Cert.Issuer.String()), whose, clean(e.Err.Error()))
+	}
+	return ""
 }
 
 // summary names a certificate so that it can be found.
