@@ -186,9 +186,9 @@ func (o *owner) wait(sending bool) error {
 	}
 }
 
-// transfer sends data and receives until want bytes have come, and moves and changes keys in between.
+// transfer sends data and receives until all is sealed and want bytes have come, and moves and changes keys in between.
 func (o *owner) transfer(data []byte, want int) error {
-	for o.got < want {
+	for o.got < want || len(data) > 0 {
 		if err := o.move(); err != nil {
 			return fmt.Errorf("move %d: %w", o.moves, err)
 		}
@@ -214,7 +214,7 @@ func (o *owner) transfer(data []byte, want int) error {
 				return err
 			}
 		}
-		if o.got >= want {
+		if o.got >= want && len(data) == 0 {
 			break
 		}
 		if err := o.wait(len(data) > 0 && len(o.conn.HeldOut()) < 128<<10 || len(o.conn.HeldOut()) > 0); err != nil {
