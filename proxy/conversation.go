@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// unreadLook is how often is looked whether it still does while the next
-	// request waits for that: there is no event for it.
+	// unreadLook is how often is looked whether a grant has been read while the
+	// next request waits for that: there is no event for it.
 	unreadLook = 5 * time.Millisecond
 	// requestRead is how much is read at a time of requests. 8 KiB.
 	requestRead = 8 << 10

@@ -39,8 +39,8 @@ type stocked struct{}
 
 func (stocked) Ready(loop.Events) {}
 
-// pairStock is how many are kept. They are four descriptors of some 200 KB of
-// kernel memory at most, and nothing while they are empty.
+// pairStock is how many are kept: sixteen descriptors, and no buffers while
+// nobody has sent anything.
 const pairStock = 8
 
 // take returns a pair, which the caller owns.

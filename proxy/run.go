@@ -13,6 +13,7 @@ import (
 	"pghandoff/proxy/admin"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/loop"
+	"pghandoff/tlsstate"
 )
 
 // Run serves until ctx is done, then drains: idle leases end at once, running
@@ -22,6 +23,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.closeAll()
 	if err := raiseDescriptorLimit(); err != nil {
 		d.log.Warn().Err(err).Msg("the limit of file descriptors stays as it is")
+	}
+	if notice := tlsstate.Notice(); notice != "" {
+		d.log.Warn().Msg(notice)
 	}
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()

@@ -181,10 +181,11 @@ func readStartup(r io.Reader) (code uint32, err error) {
 
 // loggedIn is what a server says after a login.
 func loggedIn() []byte {
-	b := message('R', "\x00\x00\x00\x00")
-	for _, p := range [][2]string{{"server_version", "15.0"}, {"server_encoding", "UTF8"}, {"client_encoding", "UTF8"}, {"DateStyle", "ISO, MDY"},
-		{"TimeZone", "UTC"}, {"integer_datetimes", "on"}, {"standard_conforming_strings", "on"}, {"application_name", ""}} {
-		b = append(b, message('S', p[0]+"\x00"+p[1]+"\x00")...)
+	b := pgwire.AppendAuthenticationOk(nil)
+	for _, p := range []pgwire.Parameter{{Name: "server_version", Value: "15.0"}, {Name: "server_encoding", Value: "UTF8"}, {Name: "client_encoding", Value: "UTF8"},
+		{Name: "DateStyle", Value: "ISO, MDY"}, {Name: "TimeZone", Value: "UTC"}, {Name: "integer_datetimes", Value: "on"},
+		{Name: "standard_conforming_strings", Value: "on"}, {Name: "application_name"}} {
+		b = pgwire.AppendParameterStatus(b, p)
 	}
-	return append(append(b, message('K', "\x00\x00\x00\x07\x00\x00\x00\x07")...), message('Z', "I")...)
+	return pgwire.AppendReadyForQuery(pgwire.AppendBackendKeyData(b, 7, 7), 'I')
 }

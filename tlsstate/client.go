@@ -25,27 +25,26 @@ func Client(ctx context.Context, nc net.Conn, cfg Config) (*Stream, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	release := bind(ctx, nc)
-	s, err := dispatch(ctx, nc, &cfg)
-	if ctxErr := release(err); ctxErr != nil {
-		return nil, fmt.Errorf("TLS with %q was given up: %w", cfg.Host, ctxErr)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return within(ctx, nc, fmt.Sprintf("%q", cfg.Host), func() (*Stream, error) {
+		if fips140.Enforced() {
+			return wholeClient(ctx, nc, &cfg)
+		}
+		conn, err := client(ctx, nc, &cfg)
+		if err != nil {
+			return nil, err
+		}
+		return NewStream(nc, conn), nil
+	})
 }
 
-// dispatch takes the way that this process can go.
-func dispatch(ctx context.Context, nc net.Conn, cfg *Config) (*Stream, error) {
-	if fips140.Enforced() {
-		return wholeClient(ctx, nc, cfg)
+// within does a handshake on nc that ctx bounds.
+func within(ctx context.Context, nc net.Conn, peer string, handshake func() (*Stream, error)) (*Stream, error) {
+	release := bind(ctx, nc)
+	s, err := handshake()
+	if ctxErr := release(err); ctxErr != nil {
+		return nil, fmt.Errorf("TLS with %s was given up: %w", peer, ctxErr)
 	}
-	conn, err := client(ctx, nc, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return NewStream(nc, conn), nil
+	return s, err
 }
 
 func client(ctx context.Context, nc net.Conn, cfg *Config) (*Conn, error) {

@@ -74,27 +74,16 @@ func Server(ctx context.Context, nc net.Conn, cfg ServerConfig) (*Stream, error)
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	release := bind(ctx, nc)
-	s, err := dispatchServer(ctx, nc, &cfg)
-	if ctxErr := release(err); ctxErr != nil {
-		return nil, fmt.Errorf("TLS with a client was given up: %w", ctxErr)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// dispatchServer takes the way that this process can go.
-func dispatchServer(ctx context.Context, nc net.Conn, cfg *ServerConfig) (*Stream, error) {
-	if fips140.Enforced() {
-		return wholeServer(ctx, nc, cfg)
-	}
-	conn, err := server(ctx, nc, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return NewStream(nc, conn), nil
+	return within(ctx, nc, "a client", func() (*Stream, error) {
+		if fips140.Enforced() {
+			return wholeServer(ctx, nc, &cfg)
+		}
+		conn, err := server(ctx, nc, &cfg)
+		if err != nil {
+			return nil, err
+		}
+		return NewStream(nc, conn), nil
+	})
 }
 
 func server(ctx context.Context, nc net.Conn, cfg *ServerConfig) (*Conn, error) {
