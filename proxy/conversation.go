@@ -77,8 +77,8 @@ func (c *conversation) Ready(e loop.Events) {
 // read takes requests and serves them.
 func (c *conversation) read() {
 	in := c.d.front().In[:requestRead]
-	n, err := loop.Receive(c.function.fd, in)
-	switch err = ended(n, err); {
+	n, err := c.function.look(in)
+	switch {
 	case errors.Is(err, errEnded):
 		c.last = true
 		c.talk.Close()
@@ -88,6 +88,7 @@ func (c *conversation) read() {
 	}
 	c.talk.Feed(in[:n])
 	c.step()
+	c.function.drop(in)
 }
 
 // step serves what has been asked, one request after the other, and then waits
@@ -212,6 +213,7 @@ func (c *conversation) leave() {
 // end of the stream, and closes.
 func (c *conversation) hangUp() {
 	unix.Shutdown(c.function.fd, unix.SHUT_WR)
+	c.function.looked = 0
 	handoff.Drain(c.function.fd)
 	c.close()
 }

@@ -22,6 +22,8 @@ type end struct {
 	// pending was accepted and does not fit into the kernel yet. With TLS it is
 	// sealed, must not be sealed again, and is kept in tls instead.
 	pending []byte
+	// looked is how much has been read and is still there.
+	looked int
 }
 
 // unsent returns the bytes that must go out before any other.
@@ -110,6 +112,27 @@ func (e *end) receive(room []byte) (plain []byte, more bool, err error) {
 	}
 }
 
+// look reads once and leaves there what it read, until drop is called: what goes
+// out in between is not held up by waking whoever waits at the other end of a
+// Unix socket, as the kernel does when bytes are taken out of it.
+func (e *end) look(room []byte) (int, error) {
+	n, err := loop.Peek(e.fd, room)
+	e.looked = n
+	return n, ended(n, err)
+}
+
+// drop takes what look has read, into room, which is as large as that one's.
+func (e *end) drop(room []byte) {
+	for e.looked > 0 {
+		n, err := loop.Receive(e.fd, room[:e.looked])
+		if n == 0 || err != nil { // cannot be: it is there, and nobody else reads
+			break
+		}
+		e.looked -= n
+	}
+	e.looked = 0
+}
+
 // rest gives up what the next bytes can make again.
 func (e *end) rest() {
 	if e.tls != nil {
@@ -142,8 +165,10 @@ func (e *end) close() {
 	}
 }
 
-// leave closes the descriptor, which may have been added to l.
+// leave closes the descriptor, which may have been added to l. What was looked at
+// is dropped, or the function would get an error instead of the end.
 func (e *end) leave(l *loop.Loop) {
+	e.drop(l.In)
 	l.Close(e.token, e.fd)
 	e.token, e.fd = 0, -1
 }

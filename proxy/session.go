@@ -91,15 +91,16 @@ func (s *session) Ready(e loop.Events) {
 		}
 		return
 	}
-	l := s.d.front()
-	n, err := loop.Receive(s.function.fd, l.In[:startupRead])
-	switch err = ended(n, err); {
+	in := s.d.front().In[:startupRead]
+	n, err := s.function.look(in)
+	switch {
 	case err != nil:
 		s.close("no start-up")
 	case n == 0:
 		s.watch(loop.Readable)
 	default:
-		s.feed(l.In[:n])
+		s.feed(in[:n])
+		s.function.drop(in)
 	}
 }
 
@@ -275,6 +276,7 @@ func (s *session) granted(l *Lease) {
 		return
 	}
 	s.over = true
+	s.function.drop(s.d.front().In[:startupRead])
 	s.d.relay(l, s.function, s.surplus)
 	s.d.exit(s)
 	s.d.front().Later(func() { s.d.announce(l) })

@@ -58,7 +58,8 @@ const (
 
 // peek looks at the socket without taking anything from it.
 func (u *Upstream) peek() peeked {
-	n, err := loop.Peek(u.fd)
+	var b [1]byte
+	n, err := loop.Peek(u.fd, b[:])
 	switch {
 	case err == unix.EAGAIN:
 		return peekQuiet

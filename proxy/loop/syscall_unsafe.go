@@ -13,25 +13,14 @@ import (
 // Receive reads what is there into p without waiting. Errors are
 // syscall.Errno; EAGAIN says that nothing is there. The end of the stream is 0
 // and no error.
-func Receive(fd int, p []byte) (int, error) {
-	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
-		if errno == unix.EINTR {
-			continue
-		}
-		if errno != 0 {
-			return 0, errno
-		}
-		return int(n), nil
-	}
-}
+func Receive(fd int, p []byte) (int, error) { return receive(fd, p, 0) }
 
-// Peek reports whether there is something at fd, without taking it: 1 if so, the
-// end of the stream as 0, errors as those of Receive.
-func Peek(fd int) (int, error) {
-	var b [1]byte
+// Peek is Receive that leaves there what it reads.
+func Peek(fd int, p []byte) (int, error) { return receive(fd, p, unix.MSG_PEEK) }
+
+func receive(fd int, p []byte, flags uintptr) (int, error) {
 	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags|unix.MSG_DONTWAIT, 0, 0)
 		if errno == unix.EINTR {
 			continue
 		}
