@@ -157,8 +157,10 @@ func (a *ask) delivered(u *Upstream, err error) {
 func (a *ask) attach(u *Upstream) {
 	u.loop = a.d.front()
 	u.tracker = pgwire.NewTracker('I')
-	l := &Lease{id: newLeaseID(), route: a.route, peer: a.peer, way: a.way, user: a.user, application: a.application,
-		up: u, waited: time.Since(a.start), granted: time.Now()}
+	now := time.Now()
+	l := a.d.blank.take()
+	l.route, l.peer, l.way, l.user, l.application = a.route, a.peer, a.way, a.user, a.application
+	l.up, l.waited, l.granted = u, now.Sub(a.start), now
 	a.d.set(l, a.settings, func(err error) {
 		switch {
 		case err != nil:
@@ -170,7 +172,10 @@ func (a *ask) attach(u *Upstream) {
 		default:
 			a.d.leases.add(l)
 			a.by.granted(l)
-			a.d.front().Later(a.route.pool.refill)
+			a.d.front().Later(func() {
+				a.route.pool.refill()
+				a.d.blank.refill()
+			})
 		}
 	})
 }
@@ -270,4 +275,23 @@ func (d *Daemon) set(l *Lease, settings []pgwire.Parameter, done func(error)) {
 		}
 		done(err)
 	})
+}
+
+// blankLease is a lease made in advance: it is large, and memory that was used
+// long ago is slow. It belongs to the front loop.
+type blankLease struct{ lease *Lease }
+
+// take returns a lease without anything in it.
+func (b *blankLease) take() *Lease {
+	if l := b.lease; l != nil {
+		b.lease = nil
+		return l
+	}
+	return new(Lease)
+}
+
+func (b *blankLease) refill() {
+	if b.lease == nil {
+		b.lease = new(Lease)
+	}
 }

@@ -60,6 +60,7 @@ type Daemon struct {
 	refusals    int // connections over their limit that are listened to
 	descriptors spare
 	pairs       pairs
+	blank       blankLease
 
 	complain seldom // about failing accepts
 	patiences

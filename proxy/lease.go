@@ -6,15 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"pghandoff/proxy/audit"
 )
 
 // Lease is one function's hold on an upstream.
 type Lease struct {
-	id          string
-	secret      uint32 // for cancel and release; unique in the daemon
+	id          string // unique, as secret is; the registry gives both
+	secret      uint32 // for cancel and release
 	route       *Route
 	peer        *Peer
 	way         string // "wire" or "handoff"
@@ -193,7 +191,3 @@ func (l *Lease) event(kind audit.Kind) audit.Event {
 	return audit.Event{Event: kind, Lease: l.id, Route: l.route.name, User: l.user, Application: l.application, Way: l.way,
 		Peer: l.peer.named, Upstream: l.up.audit(), Transport: "bridge", Pooling: "session", WaitMicros: l.waited.Microseconds()}
 }
-
-// newLeaseID returns a UUID of version 7. Reading randomness does not fail on
-// the kernels that Go supports.
-func newLeaseID() string { return uuid.Must(uuid.NewV7()).String() }

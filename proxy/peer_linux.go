@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pghandoff/proxy/audit"
+	"pghandoff/proxy/loop"
 )
 
 // overflowID is how the kernel shows an id that our user namespace does not
@@ -45,12 +46,16 @@ const (
 // peerOf asks the kernel who is at the other end of socket fd, which is borrowed
 // for as long as access may have to be decided.
 func peerOf(fd int) (*Peer, error) {
-	p := &Peer{socket: fd}
-	if err := p.read(fd); err != nil {
+	cred, err := loop.Credentials(fd)
+	if err != nil {
 		return nil, fmt.Errorf("peer credentials: %w", err)
 	}
-	p.named = &audit.Peer{UID: p.UID, GID: p.GID, PID: p.PID}
-	return p, nil
+	both := &struct {
+		Peer
+		named audit.Peer
+	}{Peer{UID: cred.Uid, GID: cred.Gid, PID: cred.Pid, socket: fd}, audit.Peer{UID: cred.Uid, GID: cred.Gid, PID: cred.Pid}}
+	both.Peer.named = &both.named
+	return &both.Peer, nil
 }
 
 // gone notes that the socket is closed, and so can answer nothing any more.
@@ -102,16 +107,6 @@ func isHostRoot(fd int, pid int32) bool {
 	}
 	err = unix.PidfdSendSignal(pidfd, 0, nil, 0)
 	return err == nil || err == unix.EPERM
-}
-
-// read takes what the kernel says by the socket alone.
-func (p *Peer) read(fd int) error {
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil {
-		return err
-	}
-	p.UID, p.GID, p.PID = cred.Uid, cred.Gid, cred.Pid
-	return nil
 }
 
 // Groups returns the supplementary groups; none if the kernel does not tell.

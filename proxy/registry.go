@@ -1,29 +1,40 @@
 package proxy
 
 import (
+	"bufio"
 	"crypto/rand"
 	"encoding/binary"
+	"io"
 	"sync"
+
+	"github.com/google/uuid"
 )
 
-// registry finds leases. Safe for concurrent use.
+// registry names leases and finds them. Safe for concurrent use.
 type registry struct {
 	mu       sync.Mutex
 	byID     map[string]*Lease
 	bySecret map[uint32]*Lease
+	// random is from the kernel, and read ahead for a hundred leases or two: a
+	// function waits for each of them.
+	random *bufio.Reader
 }
 
 func newRegistry() *registry {
-	return &registry{byID: map[string]*Lease{}, bySecret: map[uint32]*Lease{}}
+	return &registry{byID: map[string]*Lease{}, bySecret: map[uint32]*Lease{}, random: bufio.NewReader(rand.Reader)}
 }
 
-// add registers l under a fresh secret.
+// add registers l under a fresh id, a UUID of version 7, and a fresh secret.
+// Reading randomness does not fail on the kernels that Go supports.
 func (r *registry) add(l *Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	l.id = uuid.Must(uuid.NewV7FromReader(r.random)).String()
 	for {
 		var b [4]byte
-		rand.Read(b[:])
+		if _, err := io.ReadFull(r.random, b[:]); err != nil {
+			panic(err)
+		}
 		l.secret = binary.BigEndian.Uint32(b[:])
 		if _, taken := r.bySecret[l.secret]; !taken && l.secret != 0 {
 			break

@@ -93,3 +93,15 @@ func Accept(fd int) (int, error) {
 		return int(conn), nil
 	}
 }
+
+// Credentials returns who connected to the Unix socket fd (SO_PEERCRED). Errors
+// are syscall.Errno.
+func Credentials(fd int) (unix.Ucred, error) {
+	var cred unix.Ucred
+	size := uint32(unix.SizeofUcred)
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERCRED, uintptr(unsafe.Pointer(&cred)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return cred, errno
+	}
+	return cred, nil
+}
