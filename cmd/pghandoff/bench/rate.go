@@ -19,31 +19,39 @@ const (
 
 // measureRate measures the latency when there is less to do than could be done.
 func (s *stage) measureRate(ctx context.Context) error {
-	seconds := 2
+	parts := 4
 	if s.Quick {
-		seconds = 1
+		parts = 1
 	}
 	subjects := append([]subject{s.direct()}, s.pooled()...)
 	for round := range s.Rounds {
 		s.progress("latency at %d a second: round %d of %d", ratePerSec, round+1, s.Rounds)
-		err := inTurn(ctx, round, subjects, func(to subject) error {
-			latencies, err := s.latencies(ctx, to, seconds)
+		got := map[string][]float64{}
+		for part := range parts { // a shared machine is another one a second later
+			err := inTurn(ctx, part, subjects, func(to subject) error {
+				latencies, err := s.latencies(ctx, to, 1)
+				if err != nil {
+					return fmt.Errorf("latency of %s: %w", to.name, err)
+				}
+				got[to.name] = append(got[to.name], latencies...)
+				return nil
+			})
 			if err != nil {
-				return fmt.Errorf("latency of %s: %w", to.name, err)
+				return err
 			}
+		}
+		for _, to := range subjects {
+			latencies := got[to.name]
+			slices.Sort(latencies)
 			f := Figure{Group: FixedRate, Case: fmt.Sprintf("extended, %d clients, %d a second", rateClients, ratePerSec), Clients: rateClients, Target: to.name}
 			s.results.add(f, latP50, quantile(latencies, 0.5))
 			s.results.add(f, latP99, quantile(latencies, 0.99))
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 	}
 	return nil
 }
 
-// latencies returns how long each transaction took, in µs, sorted.
+// latencies returns how long each transaction took, in µs.
 func (s *stage) latencies(ctx context.Context, to subject, seconds int) ([]float64, error) {
 	dir, err := os.MkdirTemp(s.dir, "log-")
 	if err != nil {
@@ -71,7 +79,6 @@ func (s *stage) latencies(ctx context.Context, to subject, seconds int) ([]float
 	if len(all) == 0 {
 		return nil, fmt.Errorf("pgbench's log is empty")
 	}
-	slices.Sort(all)
 	return all, nil
 }
 
