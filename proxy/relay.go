@@ -102,7 +102,7 @@ type (
 )
 
 // begin waits for the function; surplus is what it has sent already. The server
-// says nothing before it is asked, so it is joined with the first question, or
+// says nothing before it is asked, so it is joined behind the first question, or
 // when there is time.
 func (b *bridge) begin(surplus []byte) {
 	l := b.up.loop
@@ -165,7 +165,6 @@ func (b *bridge) awaken() {
 // Ready is called when the function has sent something, takes more, or is gone.
 func (f functionSide) Ready(e loop.Events) {
 	b := f.bridge
-	b.join()
 	if e&loop.Writable != 0 && len(b.function.pending) > 0 {
 		b.flushFunction()
 	}
@@ -175,12 +174,14 @@ func (f functionSide) Ready(e loop.Events) {
 		b.fromFunction(e&loop.Closed == 0)
 		if to := b.d.loads.turn(b.home.Load()); to != nil {
 			b.move(to)
+			return // it is that loop's now
 		}
 	case e&loop.Closed != 0: // what it said last waits until the server takes more
 		if b.deafen(); b.gone == nil && b.expiring == nil {
 			b.expire(ending{outcome: endFunctionClosed}, drainPatience)
 		}
 	}
+	b.join()
 }
 
 // move gives the lease to another loop, between two turns.

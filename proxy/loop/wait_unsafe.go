@@ -41,8 +41,9 @@ func (l *Loop) wait() (int, error) {
 }
 
 // laterWait is how long there must be no event for work for later, in
-// nanoseconds: as long as a function needs to ask its first question. 50 µs.
-const laterWait = 50_000
+// nanoseconds: as long as a function's first question takes to be asked and to be
+// answered. 500 µs.
+const laterWait = 500_000
 
 // briefWait waits for events for a moment. Before Linux 5.11 it does not.
 func (l *Loop) briefWait() (int, error) {
