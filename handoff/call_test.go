@@ -136,6 +136,12 @@ func TestReplyKeepsToTheProtocolsSpelling(t *testing.T) {
 			t.Errorf("got  %s%v\nwant %s", got, err, want)
 		}
 	}
+	first, _ := handoff.AppendReply(nil, granted)
+	written := *granted.Granted
+	written.Written, written.Parameters = handoff.WriteParameters(written.Parameters), nil
+	if again, err := handoff.AppendReply(nil, handoff.Reply{ID: granted.ID, Granted: &written}); err != nil || string(again) != string(first) {
+		t.Errorf("with parameters that were written before: %s%v", again, err)
+	}
 }
 
 func TestSecretsAreNeverPrinted(t *testing.T) {

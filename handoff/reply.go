@@ -25,10 +25,21 @@ type Granted struct {
 	Transport Transport
 	State     State
 	// What start-up would have told; with State Startup it may be missing.
-	Tx         byte        // transaction status as in ReadyForQuery: I, T or E; 0: not told
-	PID        uint32      // the backend's process id; 0: not told
-	Secret     *Secret     // for cancel and release; nil: withheld
-	Parameters []Parameter // in the order of the line; nil: none told
+	Tx         byte              // transaction status as in ReadyForQuery: I, T or E; 0: not told
+	PID        uint32            // the backend's process id; 0: not told
+	Secret     *Secret           // for cancel and release; nil: withheld
+	Parameters []Parameter       // in the order of the line; nil: none told
+	Written    WrittenParameters // goes out instead of Parameters, unless it is nil; never comes in
+}
+
+// WrittenParameters are parameters as a line has them, for whoever tells many functions the same.
+type WrittenParameters []byte
+
+// WriteParameters writes parameters, each of which has another name.
+func WriteParameters(parameters []Parameter) WrittenParameters {
+	var w objectWriter
+	w.texts("parameters", parameters)
+	return w.dst
 }
 
 // AppendReply writes the reply as a line with its line break. It fails, leaving dst as it was, if the line would be too
@@ -69,7 +80,11 @@ func appendReply(dst []byte, r Reply) []byte {
 		if g.Secret != nil {
 			w.number("secret", uint64(*g.Secret))
 		}
-		w.texts("parameters", g.Parameters)
+		if g.Written != nil {
+			w.dst = append(w.dst, g.Written...)
+		} else {
+			w.texts("parameters", g.Parameters)
+		}
 	}
 	return append(w.dst, '}')
 }

@@ -158,7 +158,7 @@ func (a *ask) attach(u *Upstream) {
 	u.loop = a.d.front()
 	u.tracker = pgwire.NewTracker('I')
 	now := time.Now()
-	l := a.d.blank.take()
+	l := a.d.blanks.takeLease()
 	l.route, l.peer, l.way, l.user, l.application = a.route, a.peer, a.way, a.user, a.application
 	l.up, l.waited, l.granted = u, now.Sub(a.start), now
 	a.d.set(l, a.settings, func(err error) {
@@ -174,7 +174,7 @@ func (a *ask) attach(u *Upstream) {
 			a.by.granted(l)
 			a.d.front().Later(func() {
 				a.route.pool.refill()
-				a.d.blank.refill()
+				a.d.blanks.refill()
 			})
 		}
 	})
@@ -275,23 +275,4 @@ func (d *Daemon) set(l *Lease, settings []pgwire.Parameter, done func(error)) {
 		}
 		done(err)
 	})
-}
-
-// blankLease is a lease made in advance: it is large, and memory that was used
-// long ago is slow. It belongs to the front loop.
-type blankLease struct{ lease *Lease }
-
-// take returns a lease without anything in it.
-func (b *blankLease) take() *Lease {
-	if l := b.lease; l != nil {
-		b.lease = nil
-		return l
-	}
-	return new(Lease)
-}
-
-func (b *blankLease) refill() {
-	if b.lease == nil {
-		b.lease = new(Lease)
-	}
 }

@@ -49,7 +49,8 @@ func (d *Daemon) serveHandoff(o *door, fd int, peer *Peer) {
 		d.turnAway(fd, true, failureOf(err))
 		return
 	}
-	c := &conversation{d: d, peer: peer, door: o, function: end{fd: fd}, pass: -1}
+	c := d.blanks.takeConversation()
+	c.d, c.peer, c.door, c.function.fd, c.pass = d, peer, o, fd, -1
 	d.enter(c)
 	c.read()
 }

@@ -60,7 +60,7 @@ type Daemon struct {
 	refusals    int // connections over their limit that are listened to
 	descriptors spare
 	pairs       pairs
-	blank       blankLease
+	blanks      blanks
 
 	complain seldom // about failing accepts
 	patiences

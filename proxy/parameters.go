@@ -17,15 +17,17 @@ type parameterSet struct {
 	list []pgwire.Parameter
 	// How a function is told, by either way: most are told the same.
 	status  []byte // ParameterStatus messages
-	granted []handoff.Parameter
+	granted handoff.WrittenParameters
 }
 
 func newParameterSet(list []pgwire.Parameter) *parameterSet {
 	s := &parameterSet{list: list}
+	told := make([]handoff.Parameter, 0, len(list))
 	for _, p := range list {
 		s.status = pgwire.AppendParameterStatus(s.status, p)
-		s.granted = append(s.granted, handoff.Parameter{Name: p.Name, Value: p.Value})
+		told = append(told, handoff.Parameter{Name: p.Name, Value: p.Value})
 	}
+	s.granted = handoff.WriteParameters(told)
 	return s
 }
 
