@@ -188,3 +188,22 @@ func (i Issued) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, i.String(
 
 // MarshalText keeps encoders away from the key.
 func (i Issued) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// Revocations returns, in PEM, the authority's list of the certificates that it has revoked. The list is in its time from
+// now on for ttl.
+func (ca *DevCA) Revocations(ttl time.Duration, revoked ...*x509.Certificate) ([]byte, error) {
+	number, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	list := &x509.RevocationList{Number: number, ThisUpdate: now.Add(-backdate), NextUpdate: now.Add(ttl)}
+	for _, c := range revoked {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.SerialNumber, RevocationTime: now.Add(-backdate)})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, ca.certificate, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign revocation list: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), nil
+}

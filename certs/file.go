@@ -80,13 +80,13 @@ func (p PEMSet) same(q PEMSet) bool {
 func (f FileSource) take() (set PEMSet, err error) {
 	set.CertPath, set.KeyPath, set.RootsPath = f.Cert, f.Key, f.Roots
 	dirs := map[string]string{} // folder of a Kubernetes volume → what its ..data pointed to in this take
-	if set.Cert, err = readFile(f.Cert, pin(f.Cert, dirs), false); err != nil {
+	if set.Cert, err = readFile(f.Cert, pin(f.Cert, dirs), maxFileSize, false); err != nil {
 		return PEMSet{}, err
 	}
-	if set.Key, err = readFile(f.Key, pin(f.Key, dirs), true); err != nil {
+	if set.Key, err = readFile(f.Key, pin(f.Key, dirs), maxFileSize, true); err != nil {
 		return PEMSet{}, err
 	}
-	if set.Roots, err = readFile(f.Roots, pin(f.Roots, dirs), false); err != nil {
+	if set.Roots, err = readFile(f.Roots, pin(f.Roots, dirs), maxFileSize, false); err != nil {
 		return PEMSet{}, err
 	}
 	return set, nil
@@ -113,9 +113,16 @@ func pin(path string, dirs map[string]string) string {
 	return filepath.Join(dirs[dir], name)
 }
 
+// maxListsSize bounds the revocation lists of one file. 64 MiB: about a million certificates.
+const maxListsSize = 64 << 20
+
+// ReadLists reads a file of certificate revocation lists whole, without looking into it. Errors are of type *Error, reason
+// Unreadable: it cannot be read, is not a regular file, empty, or larger than 64 MiB.
+func ReadLists(path string) ([]byte, error) { return readFile(path, path, maxListsSize, false) }
+
 // readFile reads at, and calls it path in errors. An empty path is an absent part. O_NONBLOCK keeps a named pipe from
 // blocking the open.
-func readFile(path, at string, isKey bool) ([]byte, error) {
+func readFile(path, at string, most int, isKey bool) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -136,12 +143,12 @@ func readFile(path, at string, isKey bool) ([]byte, error) {
 			return nil, err
 		}
 	}
-	data, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
+	data, err := io.ReadAll(io.LimitReader(file, int64(most)+1))
 	switch {
 	case err != nil:
 		return nil, unreadable(path, err)
-	case len(data) > maxFileSize:
-		return nil, refuse(Unreadable, path, "%s is larger than %d MiB: this is not a PEM file", path, maxFileSize>>20)
+	case len(data) > most:
+		return nil, refuse(Unreadable, path, "%s is larger than %d MiB: this is not a PEM file", path, most>>20)
 	case len(data) == 0:
 		return nil, refuse(Unreadable, path, "%s is empty: write the file anew", path)
 	}

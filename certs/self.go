@@ -78,8 +78,8 @@ func OpenDevCA(dir string, now time.Time) (*DevCA, error) {
 
 func openDevCALocked(dir string, now time.Time) (*DevCA, error) {
 	certPath, keyPath := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
-	certData, certErr := readFile(certPath, certPath, false)
-	keyData, keyErr := readFile(keyPath, keyPath, true)
+	certData, certErr := readFile(certPath, certPath, maxFileSize, false)
+	keyData, keyErr := readFile(keyPath, keyPath, maxFileSize, true)
 	if errors.Is(certErr, fs.ErrNotExist) { // written last, so without it the CA has never been used
 		return createDevCA(dir, now)
 	}

@@ -58,7 +58,7 @@ func (d *Daemon) cancelLease(ctx context.Context, l *Lease, peer *Peer) {
 	kind, outcome := audit.CancelForwarded, ""
 	select {
 	case l.route.cancels <- struct{}{}:
-		err := l.route.dialler.cancel(ctx, l.up.server, l.up.end.tls != nil, l.up.pid, l.up.secret)
+		err := l.route.dialler.cancel(ctx, l.up.server, l.up.info != nil, l.up.pid, l.up.secret)
 		<-l.route.cancels
 		if errors.Is(err, errCancelUnknown) {
 			l.up.doubtful.Store(true)

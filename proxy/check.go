@@ -103,7 +103,7 @@ func (f *Finding) login(ctx context.Context, r *Route) {
 	f.Address, f.Method = u.server.String(), u.method
 	f.ServerVersion, _ = u.parameters.get("server_version")
 	f.TLS = "none"
-	if u.tls != nil {
-		f.TLS = u.tls.Info().VersionName() + " " + u.tls.Info().SuiteName()
+	if u.info != nil {
+		f.TLS = u.info.VersionName() + " " + u.info.SuiteName()
 	}
 }

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -42,17 +41,15 @@ type dialler struct {
 	binding  pgwire.BindingMode
 	hello    tlsstate.Handshaker // nil: crypto/tls
 	groups   groups
-	oldest   uint16          // version of TLS that is accepted
-	roots    *x509.CertPool  // nil: those of the identity, else the system's
-	anchors  [32]byte        // digest of the file of roots
-	system   bool            // the system's, whatever the identity brings
+	oldest   uint16 // version of TLS that is accepted
+	trust    trust
 	identity *certs.Identity // nil: none
 	password *passwordSource
 	last     shared
 }
 
 func newDialler(name string, cfg config.Route, identities map[string]*certs.Identity) (*dialler, error) {
-	d := &dialler{route: name, cfg: cfg, password: &passwordSource{from: cfg.Password, database: firstOf(cfg.Database, name), user: cfg.User}, system: cfg.TLS.Roots == "system"}
+	d := &dialler{route: name, cfg: cfg, password: &passwordSource{from: cfg.Password, database: firstOf(cfg.Database, name), user: cfg.User}, identity: identities[cfg.TLS.Identity]}
 	for _, s := range cfg.Servers {
 		server, err := config.ParseServer(s)
 		if err != nil {
@@ -72,15 +69,10 @@ func newDialler(name string, cfg config.Route, identities map[string]*certs.Iden
 	}
 	d.oldest = map[string]uint16{"1.3": tls.VersionTLS13}[cfg.TLS.MinVersion]
 	d.binding = map[string]pgwire.BindingMode{"require": pgwire.BindingRequire, "disable": pgwire.BindingDisable}[cfg.TLS.ChannelBinding]
-	if cfg.TLS.Roots != "" && !d.system {
-		anchors := certs.NewIdentity("roots of route "+name, certs.FileSource{Roots: cfg.TLS.Roots})
-		if _, err := anchors.Reload(time.Now()); err != nil {
-			return nil, err
-		}
-		d.roots, d.anchors = anchors.Current().Roots, anchors.Current().Digest
+	if d.trust, err = newTrust(name, cfg.TLS); err != nil {
+		return nil, err
 	}
-	d.identity = identities[cfg.TLS.Identity]
-	return d, nil
+	return d, d.checkTLS()
 }
 
 // dial makes one upstream, trying the servers in order. Errors are joined

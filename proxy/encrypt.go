@@ -2,11 +2,15 @@ package proxy
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
 	"net"
 	"sync"
 	"time"
 
+	"pghandoff/certs"
 	"pghandoff/proxy/config"
 	"pghandoff/tlsstate"
 )
@@ -14,25 +18,85 @@ import (
 // encrypt puts TLS on the connection to the server of u, which it borrows until
 // it succeeds.
 func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) (*tlsstate.Stream, error) {
-	cfg := tlsstate.Config{Mode: d.mode, Negotiation: d.direct, Host: u.server.Host, Roots: d.roots, MinVersion: d.oldest,
-		Handshaker: d.hello, Group: d.groups.of(u.server)}
 	if d.identity != nil {
 		u.identity = d.identity.Current()
 		if err := u.identity.Check(time.Now()); err != nil {
 			return nil, err
 		}
-		cfg.Certificate = u.identity.Certificate
-		if cfg.Roots == nil && !d.system {
-			cfg.Roots = u.identity.Roots
-		}
 	}
-	stream, err := tlsstate.Client(ctx, nc, cfg)
+	stream, err := tlsstate.Client(ctx, nc, d.handshake(u.server, u.identity))
 	if err != nil {
 		d.groups.forget(u.server)
 		return nil, err
 	}
-	d.groups.learn(u.server, stream.Info())
+	u.info = stream.Info()
+	d.groups.learn(u.server, u.info)
 	return stream, nil
+}
+
+// handshake says how TLS with a server is to be; id may be nil.
+func (d *dialler) handshake(to config.Server, id *certs.Snapshot) tlsstate.Config {
+	c := tlsstate.Config{Mode: d.mode, Negotiation: d.direct, Host: to.Host, Roots: d.trust.roots, Revocations: d.trust.revoked,
+		MinVersion: d.oldest, Handshaker: d.hello, Group: d.groups.of(to)}
+	if id != nil {
+		c.Certificate = id.Certificate
+		if c.Roots == nil && !d.trust.system {
+			c.Roots = id.Roots
+		}
+	}
+	return c
+}
+
+// checkTLS says before the first dial what cannot be meant.
+func (d *dialler) checkTLS() error {
+	if d.mode == tlsstate.Disable {
+		return nil
+	}
+	var id *certs.Snapshot
+	if d.identity != nil {
+		id = d.identity.Current()
+	}
+	for _, s := range d.servers {
+		if s.Unix {
+			continue
+		}
+		c := d.handshake(s, id)
+		if err := c.Check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trust is what the certificates of servers are checked against.
+type trust struct {
+	roots   *x509.CertPool        // nil: those of the identity, else the system's
+	system  bool                  // the system's, whatever the identity brings
+	revoked *tlsstate.Revocations // nil: not checked
+	digest  [32]byte              // of the files that were read
+}
+
+// newTrust reads the files that a route names.
+func newTrust(route string, cfg config.TLS) (trust, error) {
+	t := trust{system: cfg.Roots == "system"}
+	if cfg.Roots != "" && !t.system {
+		anchors := certs.NewIdentity("roots of route "+route, certs.FileSource{Roots: cfg.Roots})
+		if _, err := anchors.Reload(time.Now()); err != nil {
+			return t, err
+		}
+		t.roots, t.digest = anchors.Current().Roots, anchors.Current().Digest
+	}
+	if cfg.CRL != "" {
+		lists, err := certs.ReadLists(cfg.CRL)
+		if err != nil {
+			return t, fmt.Errorf("tls.crl: %w", err)
+		}
+		if t.revoked, err = tlsstate.ParseRevocations(lists); err != nil {
+			return t, fmt.Errorf("tls.crl: %s: %w", cfg.CRL, err)
+		}
+		t.digest = sha256.Sum256(append(t.digest[:], lists...))
+	}
+	return t, nil
 }
 
 // groups remembers for each server which group it wants a key share for, if that

@@ -157,16 +157,20 @@ func ended(n int, err error) error {
 	return err
 }
 
-// close gives the descriptor back to the kernel.
+// close gives the descriptor back to the kernel, and the keys up.
 func (e *end) close() {
 	if e.fd >= 0 {
 		unix.Close(e.fd)
 		e.fd = -1
 	}
+	if e.tls != nil {
+		e.tls.Forget()
+	}
 }
 
-// leave closes the descriptor, which may have been added to l. What was looked at
-// is dropped, or the function would get an error instead of the end.
+// leave closes the descriptor of a function, which may have been added to l. What
+// was looked at is dropped, or the function would get an error instead of the
+// end.
 func (e *end) leave(l *loop.Loop) {
 	e.drop(l.In)
 	l.Close(e.token, e.fd)
@@ -196,6 +200,11 @@ func takeDescriptor(c io.Closer) (int, error) {
 // then on it is bytes in and out. It owns nc, which is closed on an error.
 func newEnd(nc net.Conn) (end, error) {
 	e := end{fd: -1}
+	if s, ok := nc.(*tlsstate.Stream); ok && !s.Detachable() {
+		var err error
+		e.fd, err = ferry(s)
+		return e, err
+	}
 	if s, ok := nc.(*tlsstate.Stream); ok {
 		inner, tls, err := s.Detach()
 		if err != nil {

@@ -109,6 +109,7 @@ func trustError(err error) error {
 	var verify *tlsstate.VerifyError
 	var alert *tlsstate.AlertError
 	var version *tlsstate.VersionError
+	var suite *tlsstate.SuiteError
 	var protocol *tlsstate.ProtocolError
 	var own *certs.Error
 	switch {
@@ -118,12 +119,14 @@ func trustError(err error) error {
 		return alert
 	case errors.As(err, &version):
 		return version
+	case errors.As(err, &suite):
+		return suite
 	case errors.As(err, &protocol):
 		return protocol
 	case errors.As(err, &own):
 		return own
 	}
-	for _, sentinel := range []error{tlsstate.ErrNotOffered, tlsstate.ErrRefused, tlsstate.ErrNotPostgres, tlsstate.ErrNotTLS, tlsstate.ErrNoALPN} {
+	for _, sentinel := range []error{tlsstate.ErrNotOffered, tlsstate.ErrRefused, tlsstate.ErrNotPostgres, tlsstate.ErrNotTLS, tlsstate.ErrNoALPN, tlsstate.ErrHandover} {
 		if errors.Is(err, sentinel) {
 			return sentinel
 		}

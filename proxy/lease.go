@@ -142,7 +142,7 @@ func (d *Daemon) settle(l *Lease, serverGone bool) {
 	d.later(l.up.loop, func() {
 		ctx, cancel := context.WithTimeout(d.base, settingPatience)
 		defer cancel()
-		if err := l.route.dialler.cancel(ctx, l.up.server, l.up.end.tls != nil, l.up.pid, l.up.secret); err != nil {
+		if err := l.route.dialler.cancel(ctx, l.up.server, l.up.info != nil, l.up.pid, l.up.secret); err != nil {
 			d.log.Debug().Err(err).Str(fieldLease, l.id).Msg("cancel of an abandoned query")
 		}
 	}, func() { d.recycle(l) })

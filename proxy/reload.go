@@ -82,7 +82,7 @@ func restartNeeded(before, after *config.Config) error {
 // inherit returns the route to use after a reload: one with the new rules and
 // the old pool, if nothing that matters to upstreams has changed.
 func (r *Route) inherit(before *Route, idBefore, idAfter *certs.Identity) *Route {
-	if before == nil || !before.same(r.cfg) || idBefore != idAfter || !reflect.DeepEqual(before.dialler.anchors, r.dialler.anchors) {
+	if before == nil || !before.same(r.cfg) || idBefore != idAfter || before.dialler.trust.digest != r.dialler.trust.digest {
 		return r
 	}
 	r.dialler, r.pool, r.cancels, r.stop = before.dialler, before.pool, before.cancels, before.stop

@@ -4,14 +4,20 @@ import (
 	"cmp"
 	"os"
 	"slices"
+	"strings"
 
 	"pghandoff/proxy/admin"
+	"pghandoff/tlsstate/ktls"
 )
+
+// kernelTLS tells what the kernel could take over. It is asked each time, as a
+// module may be loaded meanwhile.
+func kernelTLS() string { return strings.TrimPrefix(ktls.Probe().String(), "kernel TLS: ") }
 
 // Status tells what there is: pools, leases, identities. It holds no secrets.
 func (d *Daemon) Status() *admin.Status {
 	t := d.table.Load()
-	s := &admin.Status{Version: d.options.Version, PID: os.Getpid(), Started: d.started, RunDir: d.runDir, Draining: d.draining.Load(),
+	s := &admin.Status{Version: d.options.Version, PID: os.Getpid(), Started: d.started, RunDir: d.runDir, Draining: d.draining.Load(), KernelTLS: kernelTLS(),
 		Routes: []admin.Route{}, Leases: []admin.Lease{}, Identities: []admin.Identity{}}
 	for name, r := range t.routes {
 		e := admin.Route{Name: name, Servers: r.cfg.Servers, User: r.cfg.User, TLSMode: r.cfg.TLS.Mode, MinIdle: r.cfg.Pool.MinIdle, Max: r.cfg.Pool.Max}

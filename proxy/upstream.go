@@ -19,8 +19,9 @@ import (
 // Upstream is one authenticated connection to a server. Whoever holds it (pool,
 // lease, reset) uses it alone.
 type Upstream struct {
-	end                // owned
-	loop    *loop.Loop // where it is used now; that of the lease it is given to
+	end                    // owned
+	info    *tlsstate.Info // of the handshake; nil: plaintext
+	loop    *loop.Loop     // where it is used now; that of the lease it is given to
 	tracker pgwire.Tracker
 
 	parameters *parameterSet
@@ -194,12 +195,11 @@ func (u *Upstream) audit() *audit.Upstream {
 // describe says for the audit what kind of backend this is.
 func (u *Upstream) describe() *audit.Upstream {
 	a := &audit.Upstream{Address: u.server.String(), ChannelBinding: u.method == "scram-sha-256-plus"}
-	if u.tls != nil {
-		info := u.tls.Info()
-		a.TLSVersion, a.Cipher = info.VersionName(), info.SuiteName()
-		a.ServerCertSHA256 = hex.EncodeToString(info.ServerCertSHA256[:])
-		if len(info.PeerCertificates) > 0 {
-			a.ServerCertNotAfter = &info.PeerCertificates[0].NotAfter
+	if u.info != nil {
+		a.TLSVersion, a.Cipher = u.info.VersionName(), u.info.SuiteName()
+		a.ServerCertSHA256 = hex.EncodeToString(u.info.ServerCertSHA256[:])
+		if len(u.info.PeerCertificates) > 0 {
+			a.ServerCertNotAfter = &u.info.PeerCertificates[0].NotAfter
 		}
 	}
 	if u.identity != nil {

@@ -22,7 +22,7 @@ import (
 // or ctx's error. A client certificate that the server refuses is reported by the first Read only, as *AlertError, unless
 // it is TLS 1.2.
 func Client(ctx context.Context, nc net.Conn, cfg Config) (*Stream, error) {
-	if err := cfg.check(); err != nil {
+	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
 	return within(ctx, nc, fmt.Sprintf("%q", cfg.Host), func() (*Stream, error) {

@@ -2,6 +2,7 @@ package tlsstate
 
 import (
 	"cmp"
+	"crypto/fips140"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -44,8 +45,8 @@ type Config struct {
 	Time func() time.Time
 }
 
-// check refuses what cannot be meant. These are programming or configuration errors, found before a byte is sent.
-func (c *Config) check() error {
+// Check refuses what cannot be meant. These are programming or configuration errors, found before a byte is sent.
+func (c *Config) Check() error {
 	switch {
 	case c.Mode < VerifyFull || c.Mode > Disable:
 		return fmt.Errorf("tls: mode %s does not exist", c.Mode)
@@ -61,6 +62,8 @@ func (c *Config) check() error {
 		return errors.New("tls: mode verify-ca with the system's trust anchors lets in whoever has any certificate: use verify-full, or give tls.roots")
 	case c.Revocations != nil && !c.verifies():
 		return fmt.Errorf("tls: revocation lists are given, but mode %s without tls.roots checks no certificate", c.Mode)
+	case c.Handshaker != nil && c.Handshaker != Handshaker(Std{}) && fips140.Enforced():
+		return errors.New("tls: under GODEBUG=fips140=only crypto/tls alone may do the handshake: set tls.handshaker to std")
 	case c.Host == "" && c.Mode == VerifyFull:
 		return errors.New("tls: mode verify-full needs a host name to compare the server's certificate with")
 	}

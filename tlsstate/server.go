@@ -60,7 +60,7 @@ func (c *ServerConfig) check() error {
 	case c.ClientAuth != NoClientCert && c.ClientRoots == nil:
 		return errors.New("tls: client certificates are asked for, but no trust anchors are given to check them with")
 	}
-	return shared.check()
+	return shared.Check()
 }
 
 // Server does the server's side of a handshake on nc, the first byte of which is TLS; SSLRequest is the caller's. It

@@ -23,8 +23,8 @@ func Notice() string {
 	if !fips140.Enforced() {
 		return ""
 	}
-	return "GODEBUG=fips140=only: TLS stays inside crypto/tls, so that no event loop can relay it, and it cannot be moved to another " +
-		"process or to the kernel: run with fips140=on, which has no such limits"
+	return "GODEBUG=fips140=only: TLS stays inside crypto/tls, which costs more CPU and memory for each connection, and it cannot be " +
+		"moved to another process or to the kernel: run with fips140=on, which has no such limits"
 }
 
 // Detachable reports whether Detach can work.

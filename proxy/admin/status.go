@@ -9,6 +9,7 @@ type Status struct {
 	Started    time.Time  `json:"started"`
 	RunDir     string     `json:"run_dir"`
 	Draining   bool       `json:"draining,omitempty"`
+	KernelTLS  string     `json:"kernel_tls"` // which record protection the kernel could take over
 	Routes     []Route    `json:"routes"`
 	Leases     []Lease    `json:"leases"`
 	Identities []Identity `json:"identities"`

@@ -177,6 +177,10 @@ type TLS struct {
 	// Trust anchors: path of a PEM file, or `system`. Empty: those of the
 	// identity, else the system's.
 	Roots string `yaml:"roots"`
+	// Revocation lists: path of a PEM file, or of one list in DER. Each
+	// certificate of the server's chain needs one of its issuer's that is in its
+	// time, as with libpq's `sslcrl`. SIGHUP reads it anew. Empty: not checked.
+	CRL string `yaml:"crl"`
 	// `postgres` (SSLRequest), or `direct` (PostgreSQL 17 and newer).
 	Negotiation string `yaml:"negotiation" default:"postgres"`
 	// SCRAM channel binding: `prefer`, `require` or `disable`.

@@ -274,7 +274,7 @@ func TestFromURLRefuses(t *testing.T) {
 		"address and host":  {"postgres://app@db/orders?hostaddr=10.0.0.1", "leave one out"},
 		"bad timeout":       {"host=db user=app connect_timeout=5x", "number of seconds"},
 		"bad port":          {"postgres://app@db:x/orders", "port from 1 to 65535"},
-		"unsupported":       {"postgres://app@db/orders?sslcrl=x", `"sslcrl"`},
+		"unsupported":       {"postgres://app@db/orders?sslcrldir=x", `"sslcrldir"`},
 		"bad mode":          {"postgres://app@db/orders?sslmode=maybe", "tls.mode"},
 		"ports":             {"host=a,b,c port=1,2 user=app", "3 hosts and 2 ports"},
 		"service":           {"service=nowhere user=app", "service"},

@@ -10,11 +10,11 @@ import (
 var (
 	known = []string{"host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "servicefile", "sslmode",
 		"sslnegotiation", "sslrootcert", "sslcert", "sslkey", "channel_binding", "target_session_attrs", "connect_timeout",
-		"ssl_min_protocol_version"}
+		"ssl_min_protocol_version", "sslcrl"}
 	ignored = []string{"application_name", "fallback_application_name", "client_encoding", "keepalives", "keepalives_idle",
 		"keepalives_interval", "keepalives_count", "tcp_user_timeout", "gssencmode", "sslsni", "sslcompression", "options"}
 	unsupported = []string{"gssdelegation", "gsslib", "krbsrvname", "load_balance_hosts", "max_protocol_version", "min_protocol_version",
-		"replication", "require_auth", "requirepeer", "requiressl", "sslcertmode", "sslcrl", "sslcrldir", "sslkeylogfile", "sslpassword",
+		"replication", "require_auth", "requirepeer", "requiressl", "sslcertmode", "sslcrldir", "sslkeylogfile", "sslpassword",
 		"ssl_max_protocol_version"}
 )
 

@@ -22,7 +22,7 @@ var ErrPasswordInArgument = errors.New("the URL holds a password, and every proc
 var environment = map[string]string{
 	"PGHOST": "host", "PGHOSTADDR": "hostaddr", "PGPORT": "port", "PGDATABASE": "dbname", "PGUSER": "user", "PGPASSWORD": "password",
 	"PGPASSFILE": "passfile", "PGSERVICE": "service", "PGSERVICEFILE": "servicefile", "PGSSLMODE": "sslmode",
-	"PGSSLNEGOTIATION": "sslnegotiation", "PGSSLROOTCERT": "sslrootcert", "PGSSLCERT": "sslcert", "PGSSLKEY": "sslkey",
+	"PGSSLNEGOTIATION": "sslnegotiation", "PGSSLCRL": "sslcrl", "PGSSLROOTCERT": "sslrootcert", "PGSSLCERT": "sslcert", "PGSSLKEY": "sslkey",
 	"PGCHANNELBINDING": "channel_binding", "PGSSLMINPROTOCOLVERSION": "ssl_min_protocol_version", "PGTARGETSESSIONATTRS": "target_session_attrs", "PGCONNECT_TIMEOUT": "connect_timeout",
 }
 
@@ -325,6 +325,9 @@ func (s settings) identity(c *Config, r *Route, getenv func(string) string) {
 		roots = filepath.Join(home, "root.crt")
 	}
 	r.TLS.Roots = roots
+	if r.TLS.CRL = s["sslcrl"]; r.TLS.CRL == "" && roots != "" && roots != "system" && exists(filepath.Join(home, "root.crl")) {
+		r.TLS.CRL = filepath.Join(home, "root.crl")
+	}
 	if cert != "" && r.TLS.Mode != "disable" {
 		c.Identities = map[string]Identity{"url": {File: &FileIdentity{Cert: cert, Key: key}}}
 		r.TLS.Identity = "url"
