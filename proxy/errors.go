@@ -126,7 +126,7 @@ func trustError(err error) error {
 	case errors.As(err, &own):
 		return own
 	}
-	for _, sentinel := range []error{tlsstate.ErrNotOffered, tlsstate.ErrRefused, tlsstate.ErrNotPostgres, tlsstate.ErrNotTLS, tlsstate.ErrNoALPN, tlsstate.ErrHandover} {
+	for _, sentinel := range []error{tlsstate.ErrNotOffered, tlsstate.ErrRefused, tlsstate.ErrNotPostgres, tlsstate.ErrNotTLS, tlsstate.ErrNoALPN, tlsstate.ErrHandover, tlsstate.ErrExhausted} {
 		if errors.Is(err, sentinel) {
 			return sentinel
 		}

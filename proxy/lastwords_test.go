@@ -1,12 +1,15 @@
 package proxy
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pghandoff/tlsstate"
 )
 
 // A function that is slow to read, and has asked for more, gets all that a server
@@ -40,5 +43,18 @@ func TestSlowFunctionThatGoesOnAskingGetsADeadServersLastWords(t *testing.T) {
 		t.Errorf("the function has read %d bytes of %d: %v", n, said, err)
 	}
 	f.Close()
+	h.empty()
+}
+
+// A function whose connection to the server has used up its keys, which only TLS
+// 1.2 can, is told so: nobody else would.
+func TestFunctionIsToldThatTheKeysAreUsedUp(t *testing.T) {
+	h := build(t, nil)
+	f := h.wire()
+	f.send(start())
+	f.want(welcome)
+	l := h.relayed()
+	onLoop(l, func() { l.bridge.unheard(fmt.Errorf("seal: %w", tlsstate.ErrExhausted)) })
+	f.want("E(08006)")
 	h.empty()
 }

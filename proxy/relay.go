@@ -216,7 +216,7 @@ func (s serverSide) Ready(e loop.Events) {
 	case len(b.function.pending) == 0:
 		b.fromServer()
 	case e&loop.Closed != 0: // what it said last is read when the function has room
-		b.unheard()
+		b.unheard(nil)
 	}
 }
 
@@ -249,7 +249,7 @@ func (b *bridge) take(p []byte) {
 	if k > 0 {
 		b.lease.used = true
 		if err := b.up.send(b.up.loop.Out, p[:k]); err != nil {
-			b.unheard()
+			b.unheard(err)
 			return
 		}
 	}
@@ -274,8 +274,8 @@ func (b *bridge) fromServer() {
 		b.serverGone(err)
 		return
 	}
-	if b.up.answer() != nil {
-		b.unheard()
+	if err := b.up.answer(); err != nil {
+		b.unheard(err)
 		return
 	}
 	b.want()
@@ -354,12 +354,13 @@ func (b *bridge) deafen() {
 	b.review()
 }
 
-// unheard notes that the server takes nothing more. What it said last is still
-// read; the end of its stream ends the lease.
-func (b *bridge) unheard() {
+// unheard notes that the server takes nothing more, and why if it is known. What
+// it said last is still read; the end of its stream ends the lease.
+func (b *bridge) unheard(err error) {
 	b.up.tracker.Spoil()
+	why := serverClosed(err)
 	if b.gone == nil {
-		b.gone = &ending{outcome: endServerClosed}
+		b.gone = &why
 	}
 	b.up.keep(nil)
 	patience := drainPatience
@@ -367,19 +368,25 @@ func (b *bridge) unheard() {
 		patience = lastWordsPatience
 	}
 	if b.lost == nil {
-		b.expire(ending{outcome: endServerClosed}, patience)
+		b.expire(why, patience)
 	}
 	b.want()
+}
+
+// serverClosed is how a lease ends when its server is gone. The function is told
+// only what it would not find out otherwise.
+func serverClosed(err error) ending {
+	why := ending{outcome: endServerClosed}
+	if err != nil && !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) && isTrust(err) {
+		why.said = &Failure{SQLState: codeConnectionFailure, Message: inner(err), Reason: "tls"}
+	}
+	return why
 }
 
 // serverGone notes the end of the server's stream.
 func (b *bridge) serverGone(err error) {
 	b.up.tracker.Spoil()
-	why := ending{outcome: endServerClosed}
-	if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) && isTrust(err) {
-		why.said = &Failure{SQLState: codeConnectionFailure, Message: inner(err), Reason: "tls"}
-	}
-	b.lose(why)
+	b.lose(serverClosed(err))
 }
 
 // lose ends the lease because of the server, once the function has all that it
@@ -411,8 +418,8 @@ func (b *bridge) flushFunction() {
 }
 
 func (b *bridge) flushServer() {
-	if b.up.flush() != nil {
-		b.unheard()
+	if err := b.up.flush(); err != nil {
+		b.unheard(err)
 		return
 	}
 	b.want()
