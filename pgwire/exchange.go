@@ -15,19 +15,70 @@ func AppendQuery(dst []byte, sql string) []byte {
 // AppendTerminate appends Terminate, the polite end of a session.
 func AppendTerminate(dst []byte) []byte { return append(dst, 'X', 0, 0, 0, 4) }
 
-// settingQuery sets one parameter for the session. Name and value travel as
-// bound arguments, so that nothing of them is SQL.
-const settingQuery = "SELECT pg_catalog.set_config($1, $2, false)"
+// Queries of ours about parameters. Names and values travel as bound arguments,
+// so that nothing of them is SQL.
+const (
+	settingQuery = "SELECT pg_catalog.set_config($1, $2, $3)"
+	// Only what the session has no value of its own for. A parameter that is
+	// custom is not in pg_settings, and empty after a RESET.
+	missingQuery = settingQuery + ` WHERE COALESCE((SELECT source <> 'session' FROM pg_catalog.pg_settings
+		WHERE pg_catalog.lower(name) = pg_catalog.lower($1)), COALESCE(pg_catalog.current_setting($1, true), '') = '')`
+	startOnlyQuery = `SELECT name FROM pg_catalog.pg_settings
+		WHERE pg_catalog.lower(name) = pg_catalog.lower($1) AND context IN ('backend', 'superuser-backend')`
+)
 
 // AppendSettings appends one batch of the extended protocol that sets the
 // parameters in order and ends with one Sync: all of them take effect or, at
-// the first that the server refuses, none.
+// the first that the server refuses, none. Its rows are the values that the
+// server has made of them.
 func AppendSettings(dst []byte, parameters []Parameter) []byte {
-	dst = mustEncode(dst, &pgproto3.Parse{Query: settingQuery})
+	return appendBatch(dst, settingQuery, settingArguments(nil, parameters))
+}
+
+// AppendSettingsInFront appends such a batch for use outside a transaction and in
+// front of other messages: if the server refuses one of the parameters it ends
+// the session, so that nothing behind the batch is done without them. One more
+// row comes before the others, and one more command.
+func AppendSettingsInFront(dst []byte, parameters []Parameter) []byte {
+	return appendBatch(dst, settingQuery, settingArguments([][]string{{"exit_on_error", "on", "true"}}, parameters))
+}
+
+// AppendMissing appends such a batch for those parameters that have lost the
+// value which the session gave them, as by RESET. The others have no row.
+func AppendMissing(dst []byte, parameters []Parameter) []byte {
+	return appendBatch(dst, missingQuery, settingArguments(nil, parameters))
+}
+
+func settingArguments(all [][]string, parameters []Parameter) [][]string {
 	for _, p := range parameters {
-		dst = mustEncode(dst, &pgproto3.Bind{Parameters: [][]byte{[]byte(untilNUL(p.Name)), []byte(untilNUL(p.Value))}})
+		all = append(all, []string{p.Name, p.Value, "false"})
+	}
+	return all
+}
+
+// AppendStartOnly appends a batch that asks which of the parameters can be set
+// at the start of a session and not later. Its rows are their names.
+func AppendStartOnly(dst []byte, parameters []Parameter) []byte {
+	var all [][]string
+	for _, p := range parameters {
+		all = append(all, []string{p.Name})
+	}
+	return appendBatch(dst, startOnlyQuery, all)
+}
+
+// appendBatch appends one query, once for each set of arguments, and leaves no
+// statement behind.
+func appendBatch(dst []byte, sql string, arguments [][]string) []byte {
+	dst = mustEncode(dst, &pgproto3.Parse{Query: sql})
+	for _, set := range arguments {
+		var bound [][]byte
+		for _, a := range set {
+			bound = append(bound, []byte(untilNUL(a)))
+		}
+		dst = mustEncode(dst, &pgproto3.Bind{Parameters: bound})
 		dst = mustEncode(dst, &pgproto3.Execute{})
 	}
+	dst = mustEncode(dst, &pgproto3.Close{ObjectType: 'S'})
 	return mustEncode(dst, &pgproto3.Sync{})
 }
 
@@ -43,9 +94,11 @@ type Outcome struct {
 	// it with what was asked: an answer to somebody else's question would be
 	// taken for ours otherwise.
 	Done []string
+	// Values holds the first column of each row, in order; NULL is empty.
+	Values []string
 }
 
-// maxDone bounds the tags kept of one exchange.
+// maxDone bounds the tags kept of one exchange, and the rows.
 const maxDone = 1000
 
 // maxExchangeLength bounds a message in an exchange of ours; a value that was
@@ -114,6 +167,12 @@ func (s *Script) take(typ byte, body []byte) (done bool, err error) {
 			return false, protocolErrorf("malformed CommandComplete, or too many of them")
 		}
 		s.out.Done = append(s.out.Done, tag)
+	case 'D':
+		v, ok := firstColumn(body)
+		if !ok || len(s.out.Values) == maxDone {
+			return false, protocolErrorf("malformed DataRow, or too many of them")
+		}
+		s.out.Values = append(s.out.Values, v)
 	case 'S':
 		p, err := ParseParameterStatus(body)
 		if err != nil {
@@ -129,6 +188,22 @@ func (s *Script) take(typ byte, body []byte) (done bool, err error) {
 		return false, errors.New("the server began a COPY that nobody asked for")
 	}
 	return false, nil
+}
+
+// firstColumn reads the first column of a DataRow: number of columns (16 bits),
+// length of each (32 bits; -1 for NULL) and its bytes.
+func firstColumn(body []byte) (string, bool) {
+	if len(body) < 6 || binary.BigEndian.Uint16(body) == 0 {
+		return "", false
+	}
+	n := int32(binary.BigEndian.Uint32(body[2:]))
+	if n == -1 {
+		return "", true
+	}
+	if n < 0 || int(n) > len(body)-6 {
+		return "", false
+	}
+	return string(body[6 : 6+n]), true
 }
 
 func (s *Script) refused(body []byte) error {

@@ -37,7 +37,7 @@ func TestScriptRefusesWhatEndsTheSession(t *testing.T) {
 // A server that sends a long message byte by byte must not make each of them
 // cost as much as all before it.
 func TestScriptCopiesALongMessageOnce(t *testing.T) {
-	s, says := pgwire.NewScript(1), []byte(frame('D', strings.Repeat("x", 1<<19))+frame('Z', "I"))
+	s, says := pgwire.NewScript(1), []byte(frame('N', strings.Repeat("x", 1<<19))+frame('Z', "I"))
 	allocated := testing.AllocsPerRun(1, func() {
 		s = pgwire.NewScript(1)
 		for i := range says {

@@ -19,6 +19,7 @@ type Tracker struct {
 	early        bool   // copy messages were sent before the server asked for them
 	ignored      bool   // a Sync is taken as ignored by a COPY that may yet fail
 	uncertain    bool   // the count of owed answers can no longer be known
+	resets       resets // of the session by the function, if they are minded
 	transactions uint64 // answers after which the session was idle
 	body         []byte
 	reported     []Parameter
@@ -188,9 +189,14 @@ func (t *Tracker) sent(typ byte) {
 
 // Backend follows bytes on their way from the server to the function and
 // returns how many of them may be forwarded: all, unless the error (which wraps
-// [ErrProtocol]) says that the server does not speak the protocol.
+// [ErrProtocol]) says that the server does not speak the protocol, or resets are
+// minded (see [Tracker.MindResets]).
 func (t *Tracker) Backend(p []byte) (n int, err error) {
+	t.resets.withheld = t.resets.withheld && !t.back.atBoundary()
 	for n < len(p) {
+		if t.resets.seen && t.back.atBoundary() && t.resets.stop(p[n], n) {
+			return n, nil
+		}
 		if t.back.have < headerLen {
 			start := n
 			used, whole := t.back.take(p[n:])
@@ -238,7 +244,7 @@ func (t *Tracker) announced() error {
 
 func (t *Tracker) wantsBody() bool {
 	typ := t.back.header[0]
-	return typ == 'Z' || typ == 'S'
+	return typ == 'Z' || typ == 'S' || typ == 'C' && t.resets.minded && t.back.length() <= maxTag
 }
 
 // arrived takes note of a whole server message.
@@ -264,7 +270,9 @@ func (t *Tracker) arrived(typ byte) error {
 		t.copyOut = false
 	case 'C':
 		t.ignored = false // the COPY has read past it
+		t.resets.completed(t.body)
 	case 'E':
+		t.resets.seen = false // it is undone
 		// If a COPY fails before it has read the Sync that it would have
 		// ignored, the server answers that too.
 		t.uncertain = t.uncertain || t.ignored
@@ -287,6 +295,7 @@ func (t *Tracker) ready(status byte) error {
 		t.transactions++
 	}
 	t.status, t.copyIn, t.copyOut = status, false, false
+	t.resets = resets{minded: t.resets.minded}
 	return nil
 }
 

@@ -161,7 +161,7 @@ func (a *ask) attach(u *Upstream) {
 	l := a.d.blanks.takeLease()
 	l.route, l.peer, l.way, l.user, l.application = a.route, a.peer, a.way, a.user, a.application
 	l.up, l.waited, l.granted = u, now.Sub(a.start), now
-	a.d.set(l, a.settings, func(err error) {
+	a.fit(l, a.settings, func(err error) {
 		switch {
 		case err != nil:
 			a.d.recycle(l)
@@ -177,6 +177,24 @@ func (a *ask) attach(u *Upstream) {
 				a.d.blanks.refill()
 			})
 		}
+	})
+}
+
+// fit gives the lease's session the function's parameters, or the lease a session
+// that can have them.
+func (a *ask) fit(l *Lease, settings []pgwire.Parameter, done func(error)) {
+	if r := replicationOf(a.parameters); r != nil {
+		a.d.replace(l, append(r, settings...), done)
+		return
+	}
+	a.d.set(l, settings, func(err error) {
+		a.d.needsOwn(l, settings, err, func(own bool) {
+			if own {
+				a.d.replace(l, settings, done)
+			} else {
+				done(err)
+			}
+		})
 	})
 }
 
@@ -196,14 +214,13 @@ func (a *ask) adopt(l *Lease, named bool) {
 		end(err)
 		return
 	}
-	a.d.set(l, settings, func(err error) {
+	a.fit(l, settings, func(err error) {
 		switch {
 		case a.abandoned:
 			a.d.finish(l, ending{outcome: endFunctionClosed})
 		case err != nil:
 			end(err)
 		default:
-			l.up.tracker = pgwire.NewTracker('I')
 			a.by.granted(l)
 		}
 	})
@@ -235,44 +252,4 @@ func (a *ask) stop(err error) {
 func (a *ask) abandon() {
 	a.abandoned = true
 	a.stop(errGone)
-}
-
-// settingPatience is how long the server may take to set parameters.
-const settingPatience = 5 * time.Second
-
-// set gives the session the function's start-up parameters and then calls done,
-// perhaps at once: what the server already reports costs nothing.
-func (d *Daemon) set(l *Lease, settings []pgwire.Parameter, done func(error)) {
-	u := l.up
-	var news []pgwire.Parameter
-	for _, s := range settings {
-		if v, ok := u.parameters.get(s.Name); !ok || v != s.Value {
-			news = append(news, s)
-		}
-	}
-	if len(news) == 0 {
-		done(nil)
-		return
-	}
-	l.used = true
-	d.work.Add(1) // nobody may wait for this any more
-	u.exchange(pgwire.AppendSettings(nil, news), 1, settingPatience, func(out *pgwire.Outcome, err error) {
-		defer d.work.Done()
-		u.leave()
-		switch {
-		case err != nil:
-			err = &dialError{server: u.server.String(), err: err}
-		case out.Refused != nil:
-			done(out.Refused)
-			return
-		case len(out.Done) != len(news): // these are answers to something else
-			err = &dialError{server: u.server.String(), err: pgwire.ErrProtocol}
-		}
-		if err != nil {
-			u.tracker.Spoil()
-		} else {
-			u.tracker = pgwire.NewTracker('I')
-		}
-		done(err)
-	})
 }

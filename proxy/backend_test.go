@@ -32,12 +32,13 @@ import (
 // open.
 type backend struct {
 	parameters *parameterSet
-	secret     []byte        // of the upstreams
-	server     config.Server // where cancels go
-	gated      atomic.Bool   // parameters wait too
-	hung       chan string   // what waits at the gate
-	gate       chan struct{} // one value lets one answer pass
-	over       chan struct{} // closed: all of them pass
+	secret     []byte                 // of the upstreams
+	server     config.Server          // where cancels go
+	gated      atomic.Bool            // parameters wait too
+	refuses    atomic.Pointer[string] // the name of a parameter that is refused from now on
+	hung       chan string            // what waits at the gate
+	gate       chan struct{}          // one value lets one answer pass
+	over       chan struct{}          // closed: all of them pass
 
 	mu   sync.Mutex
 	fail error      // of the next dials
@@ -139,7 +140,10 @@ func (b *backend) serve(conn net.Conn) {
 			settings = append(settings, bound(body))
 			continue
 		case 'S':
-			out, settings = b.set(settings), nil
+			if out, settings = b.set(settings), nil; out[len(out)-1] != 'I' { // it ends with FATAL
+				conn.Write(out)
+				return
+			}
 		default:
 			continue
 		}
@@ -159,6 +163,7 @@ func (b *backend) answer(sql string, status *byte) (out []byte) {
 		*status = 'I'
 	case "DISCARD":
 		word = "DISCARD ALL"
+		out = pgwire.AppendParameterStatus(out, pgwire.Parameter{Name: "TimeZone", Value: "UTC"})
 	case "RESET":
 		out = complete(complete(out, "RESET"), "SELECT 1")
 		return pgwire.AppendReadyForQuery(out, *status)
@@ -188,17 +193,29 @@ func (b *backend) set(settings []pgwire.Parameter) (out []byte) {
 	if b.gated.Load() {
 		b.wait("settings")
 	}
+	var names []string
 	for _, p := range settings {
-		if p.Name == "refused" {
+		names = append(names, p.Name+"="+p.Value)
+		if n := b.refuses.Load(); p.Name == "refused" || n != nil && p.Name == *n {
+			if settings[0].Name == "exit_on_error" {
+				return pgwire.AppendError(out, pgwire.Notice{Severity: "FATAL", Code: "22023", Message: "no"})
+			}
 			return pgwire.AppendReadyForQuery(pgwire.AppendError(out, pgwire.Notice{Severity: "ERROR", Code: "22023", Message: "no"}), 'I')
 		}
-		out = complete(pgwire.AppendParameterStatus(out, p), "SELECT 1")
+		if p.Value == "europe/berlin" {
+			p.Value = "Europe/Berlin"
+		}
+		out = complete(message(out, 'D', "\x00\x01"+string(binary.BigEndian.AppendUint32(nil, uint32(len(p.Value))))+p.Value), "SELECT 1")
+		if p.Name == "TimeZone" {
+			out = pgwire.AppendParameterStatus(out, p)
+		}
 	}
+	b.hear("set " + strings.Join(names, ", "))
 	return pgwire.AppendReadyForQuery(out, 'I')
 }
 
 // bound reads name and value from a Bind message: two empty names, no formats,
-// two arguments.
+// three arguments.
 func bound(body []byte) pgwire.Parameter {
 	args := body[6:]
 	n := binary.BigEndian.Uint32(args)

@@ -33,7 +33,7 @@ func pause(ctx context.Context, d time.Duration) {
 // whoever waits for the end of theirs knows that the signal is out.
 func (d *Daemon) cancel(ctx context.Context, peer *Peer, pid, secret uint32) {
 	l := d.leases.withSecret(secret)
-	if l == nil || l.up.pid != pid || l.peer.UID != peer.UID {
+	if l == nil || l.upstream().pid != pid || l.peer.UID != peer.UID {
 		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.named, Outcome: "no such lease"})
 		pause(ctx, wrongCancelDelay)
 		return
@@ -50,24 +50,25 @@ func (d *Daemon) cancelLease(ctx context.Context, l *Lease, peer *Peer) {
 		d.trail.Record(audit.Event{Event: audit.CancelDropped, Lease: l.id, Route: l.route.name, Peer: peer.named, Outcome: "already released"})
 		return
 	}
-	l.up.cancels.begin()
+	up := l.up
+	up.cancels.begin()
 	l.mu.Unlock()
-	defer l.up.cancels.end()
+	defer up.cancels.end()
 	ctx, cancel := context.WithTimeout(ctx, cancelPatience)
 	defer cancel()
 	kind, outcome := audit.CancelForwarded, ""
 	select {
 	case l.route.cancels <- struct{}{}:
-		err := l.route.dialler.cancel(ctx, l.up.server, l.up.info != nil, l.up.pid, l.up.secret)
+		err := l.route.dialler.cancel(ctx, up.server, up.info != nil, up.pid, up.secret)
 		<-l.route.cancels
 		if errors.Is(err, errCancelUnknown) {
-			l.up.doubtful.Store(true)
+			up.doubtful.Store(true)
 		}
 		if err != nil {
-			kind, outcome = audit.CancelDropped, failureOf(&dialError{server: l.up.server.String(), err: err}).Message
+			kind, outcome = audit.CancelDropped, failureOf(&dialError{server: up.server.String(), err: err}).Message
 		}
 	case <-ctx.Done():
 		kind, outcome = audit.CancelDropped, "too many cancels under way"
 	}
-	d.trail.Record(audit.Event{Event: kind, Lease: l.id, Route: l.route.name, Peer: peer.named, Upstream: l.up.audit(), Outcome: outcome})
+	d.trail.Record(audit.Event{Event: kind, Lease: l.id, Route: l.route.name, Peer: peer.named, Upstream: up.audit(), Outcome: outcome})
 }

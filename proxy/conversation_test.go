@@ -67,10 +67,10 @@ func TestLeaseInStateStartupStartsOnItsDescriptor(t *testing.T) {
 	if f.byte() != 'N' {
 		t.Fatal("not declined")
 	}
-	for _, b := range start("application_name", "it") {
+	for _, b := range start("TimeZone", "CET") {
 		f.send([]byte{b})
 	}
-	f.want("RS(server_version=15.1)S(TimeZone=UTC)S(application_name=it)KZI")
+	f.want("RS(server_version=15.1)S(TimeZone=CET)KZI")
 	f.Close()
 	h.unleased()
 

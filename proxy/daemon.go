@@ -207,3 +207,18 @@ func (d *Daemon) onlyRoute(o *door, p *Peer) (string, error) {
 	}
 	return names[0], nil
 }
+
+// replicationDatabase is what libpq's programs for physical replication, which is
+// of no database, give as the name of theirs, whatever they are told.
+const replicationDatabase = "replication"
+
+// replicated returns the route for such a program: the one of that name, or the
+// only one that there is for the peer.
+func (d *Daemon) replicated(o *door, p *Peer) string {
+	if d.table.Load().routes[replicationDatabase] == nil {
+		if name, err := d.onlyRoute(o, p); err == nil {
+			return name
+		}
+	}
+	return replicationDatabase
+}

@@ -77,7 +77,10 @@ func newDialler(name string, cfg config.Route, identities map[string]*certs.Iden
 
 // dial makes one upstream, trying the servers in order. Errors are joined
 // *dialError.
-func (d *dialler) dial(ctx context.Context) (*Upstream, error) {
+func (d *dialler) dial(ctx context.Context) (*Upstream, error) { return d.dialWith(ctx, nil) }
+
+// dialWith makes one whose session starts with further parameters.
+func (d *dialler) dialWith(ctx context.Context, startup []pgwire.Parameter) (*Upstream, error) {
 	password, err := d.password.fetch(ctx)
 	if err != nil {
 		return nil, err
@@ -89,7 +92,7 @@ func (d *dialler) dial(ctx context.Context) (*Upstream, error) {
 	var failures []error
 	for _, want := range passes {
 		for _, server := range d.servers {
-			u, err := d.dialServer(ctx, server, password.of(server))
+			u, err := d.dialServer(ctx, server, attempt{password.of(server), startup})
 			if err == nil {
 				if err = satisfies(u, want); err == nil {
 					return u, nil
@@ -144,31 +147,37 @@ func satisfies(u *Upstream, want string) error {
 	return nil
 }
 
+// attempt is what one login needs beside the route's own settings.
+type attempt struct {
+	password config.Secret
+	startup  []pgwire.Parameter // further parameters of the session
+}
+
 // dialServer tries one server in the ways its TLS mode allows. A fallback to
 // plaintext, or from it, happens in the modes allow and prefer only.
-func (d *dialler) dialServer(ctx context.Context, server config.Server, password config.Secret) (*Upstream, error) {
+func (d *dialler) dialServer(ctx context.Context, server config.Server, a attempt) (*Upstream, error) {
 	mode := d.mode
 	if server.Unix {
 		mode = tlsstate.Disable // as libpq: there is no TLS on a Unix socket
 	}
 	switch mode {
 	case tlsstate.Disable:
-		return d.connect(ctx, server, password, false)
+		return d.connect(ctx, server, a, false)
 	case tlsstate.Allow:
-		u, err := d.connect(ctx, server, password, false)
+		u, err := d.connect(ctx, server, a, false)
 		var refused *pgwire.ServerError
 		if errors.As(err, &refused) {
-			return d.connect(ctx, server, password, true)
+			return d.connect(ctx, server, a, true)
 		}
 		return u, err
 	case tlsstate.Prefer:
-		u, err := d.connect(ctx, server, password, true)
+		u, err := d.connect(ctx, server, a, true)
 		if err != nil && !isUnreachable(err) {
-			return d.connect(ctx, server, password, false)
+			return d.connect(ctx, server, a, false)
 		}
 		return u, err
 	}
-	return d.connect(ctx, server, password, true)
+	return d.connect(ctx, server, a, true)
 }
 
 func isUnreachable(err error) bool {
@@ -177,7 +186,7 @@ func isUnreachable(err error) bool {
 }
 
 // connect opens one connection and logs in.
-func (d *dialler) connect(ctx context.Context, server config.Server, password config.Secret, encrypt bool) (*Upstream, error) {
+func (d *dialler) connect(ctx context.Context, server config.Server, a attempt, encrypt bool) (*Upstream, error) {
 	conn, err := d.open(ctx, server)
 	if err != nil {
 		return nil, err
@@ -193,7 +202,7 @@ func (d *dialler) connect(ctx context.Context, server config.Server, password co
 		}
 		conn = stream
 	}
-	if err := d.login(ctx, u, conn, password); err != nil {
+	if err := d.login(ctx, u, conn, a); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -272,8 +281,8 @@ func setUserTimeout(c *net.TCPConn, d time.Duration) error {
 	return inner
 }
 
-func (d *dialler) login(ctx context.Context, u *Upstream, conn net.Conn, password config.Secret) error {
-	cfg := pgwire.LoginConfig{User: d.cfg.User, Database: d.database(), Password: password.Reveal(), ChannelBinding: d.binding}
+func (d *dialler) login(ctx context.Context, u *Upstream, conn net.Conn, a attempt) error {
+	cfg := pgwire.LoginConfig{User: d.cfg.User, Database: d.database(), Password: a.password.Reveal(), ChannelBinding: d.binding, Parameters: a.startup}
 	if stream, ok := conn.(*tlsstate.Stream); ok {
 		cfg.Encrypted, cfg.EndpointBinding = true, stream.Info().EndpointBinding
 	}

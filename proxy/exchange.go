@@ -100,8 +100,6 @@ func (x *exchange) finish(err error) {
 		return
 	}
 	out := x.script.Outcome()
-	for _, p := range out.Reported {
-		u.parameters = u.parameters.with(p)
-	}
+	u.report(out.Reported)
 	x.done(out, nil)
 }

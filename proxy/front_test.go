@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"runtime/pprof"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"pghandoff/pgwire"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
 )
@@ -64,8 +66,12 @@ func build(t *testing.T, change func(*plan)) *house {
 // route makes a route to the backend, at which everybody may be.
 func (h *house) route(name string, pool config.Pool) *Route {
 	cfg := config.Route{Pool: pool, Timeouts: config.Timeouts{Connect: config.Duration(5 * time.Second), Drain: config.Duration(time.Second)}}
-	r := &Route{name: name, cfg: cfg, dialler: &dialler{cfg: cfg}, cancels: make(chan struct{}, cancelBudget)}
+	r := &Route{name: name, known: remembered{}, cfg: cfg, dialler: &dialler{cfg: cfg}, cancels: make(chan struct{}, cancelBudget)}
 	r.access = access{rules: []rule{{any: true}}}
+	r.own = func(ctx context.Context, startup []pgwire.Parameter) (*Upstream, error) {
+		h.backend.hear(fmt.Sprint("dialled with ", startup))
+		return h.dial(ctx)
+	}
 	events := poolEvents{opened: func(*Upstream) {}, closed: func(*Upstream, string) {}, failed: func(err error, _ time.Duration) { h.d.log.Warn().Err(err).Msg("dial") }}
 	r.pool = newPool(name, pool, h.dial, events)
 	return r

@@ -18,7 +18,8 @@ type Lease struct {
 	way         string // "wire" or "handoff"
 	user        string // as the function named it
 	application string
-	up          *Upstream
+	up          *Upstream // written under mu once the lease is registered
+	luggage     *luggage  // nil: none
 	waited      time.Duration
 	granted     time.Time
 	bridge      bridge // between the function's end and up; unused before it relays
@@ -33,6 +34,13 @@ type Lease struct {
 	revoked  *Failure   // told to end; the next holder has to know
 	atOnce   bool       // and not only when its session is idle
 	released bool       // no cancel is accepted any more
+}
+
+// upstream returns that of the lease. Safe from any goroutine.
+func (l *Lease) upstream() *Upstream {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.up
 }
 
 // stopper ends a lease with a last word for the function: when its session is
@@ -152,9 +160,13 @@ func (d *Daemon) settle(l *Lease, serverGone bool) {
 // it. Run waits until that is done.
 func (d *Daemon) recycle(l *Lease) {
 	pool, u := l.route.pool, l.up
-	if !u.tracker.Quiet() {
+	if !u.tracker.Quiet() || u.own {
+		reason := "not clean"
+		if u.own {
+			reason = "parameters of its own"
+		}
 		u.leave()
-		pool.drop(u, "not clean")
+		pool.drop(u, reason)
 		return
 	}
 	reset := l.route.cfg.Pool.Reset

@@ -48,16 +48,22 @@ func (s *parameterSet) with(p pgwire.Parameter) *parameterSet {
 	return newParameterSet(list)
 }
 
-func (s *parameterSet) get(name string) (value string, ok bool) {
+// find returns what is reported under a name, of whatever case.
+func (s *parameterSet) find(name string) (pgwire.Parameter, bool) {
 	if s == nil {
-		return "", false
+		return pgwire.Parameter{}, false
 	}
 	for i := range s.list {
-		if s.list[i].Name == name {
-			return s.list[i].Value, true
+		if strings.EqualFold(s.list[i].Name, name) {
+			return s.list[i], true
 		}
 	}
-	return "", false
+	return pgwire.Parameter{}, false
+}
+
+func (s *parameterSet) get(name string) (value string, ok bool) {
+	p, ok := s.find(name)
+	return p.Value, ok
 }
 
 // settingName is an identifier, or several joined by dots, as
@@ -74,18 +80,13 @@ func settingsOf(parameters []pgwire.Parameter, ignore []string) ([]pgwire.Parame
 	var fromOptions, out []pgwire.Parameter
 	for _, p := range parameters {
 		switch p.Name {
-		case "user", "database":
+		case "user", "database", "replication":
 		case "options":
 			o, err := pgwire.ParseOptions(p.Value)
 			if err != nil {
 				return nil, &Failure{SQLState: codeNotSupported, Message: err.Error(), Reason: "parameter"}
 			}
 			fromOptions = append(fromOptions, o...)
-		case "replication":
-			if !isFalse(p.Value) {
-				return nil, &Failure{SQLState: codeNotSupported, Message: "replication connections are not handed out",
-					Hint: "connect to the server directly for them", Reason: "replication"}
-			}
 		default:
 			out = append(out, p)
 		}
@@ -96,7 +97,7 @@ func settingsOf(parameters []pgwire.Parameter, ignore []string) ([]pgwire.Parame
 	}
 	kept := all[:0]
 	for _, p := range all {
-		if slices.Contains(ignore, p.Name) {
+		if slices.ContainsFunc(ignore, func(name string) bool { return strings.EqualFold(name, p.Name) }) {
 			continue
 		}
 		if err := checkSetting(p.Name); err != nil {
@@ -117,6 +118,20 @@ func checkSetting(name string) error {
 		return &Failure{SQLState: "42602", Message: fmt.Sprintf("invalid configuration parameter name %q", name), Reason: "parameter"}
 	}
 	return nil
+}
+
+// replicationOf returns the start-up parameter that asks for a connection for
+// replication, which no other one can become; nil: there is none.
+func replicationOf(parameters []pgwire.Parameter) (own []pgwire.Parameter) {
+	for _, p := range parameters {
+		if p.Name == "replication" {
+			own = nil
+			if !isFalse(p.Value) {
+				own = []pgwire.Parameter{p}
+			}
+		}
+	}
+	return own
 }
 
 // isFalse reads a boolean as PostgreSQL does, as far as "false" goes.

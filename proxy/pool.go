@@ -185,6 +185,12 @@ func (p *pool) drop(u *Upstream, reason string) {
 	p.on.closed(u, reason)
 }
 
+// replaced notes that u is there in the place of old, which was closed.
+func (p *pool) replaced(old, u *Upstream) {
+	p.on.closed(old, "replaced by one with parameters of its own")
+	p.on.opened(u)
+}
+
 // nudge makes run look at the pool.
 func (p *pool) nudge() {
 	select {

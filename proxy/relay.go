@@ -64,6 +64,9 @@ type bridge struct {
 func (b *bridge) open(d *Daemon, l *Lease, function end) {
 	b.d, b.lease, b.up, b.function = d, l, l.up, function
 	b.home.Store(d.loads.all[0])
+	if l.luggage != nil {
+		b.up.tracker.MindResets()
+	}
 }
 
 // stop ends the lease with a last word for the function: when the session is
@@ -245,10 +248,16 @@ func (b *bridge) take(p []byte) {
 		b.awaken()
 	}
 	b.in += uint64(len(p))
+	g := b.lease.luggage
+	quiet := g != nil && b.up.tracker.Quiet()
 	k, terminate, fault := b.up.tracker.Frontend(p)
 	if k > 0 {
 		b.lease.used = true
-		if err := b.up.send(b.up.loop.Out, p[:k]); err != nil {
+		out := p[:k]
+		if g != nil {
+			out = g.load(out, quiet, b.up.tracker.Status())
+		}
+		if err := b.up.send(b.up.loop.Out, out); err != nil {
 			b.unheard(err)
 			return
 		}
@@ -283,13 +292,10 @@ func (b *bridge) fromServer() {
 
 // deliver gives the function what the server said.
 func (b *bridge) deliver(p []byte) {
-	n, fault := b.up.tracker.Backend(p)
-	for _, r := range b.up.tracker.TakeReported() {
-		b.up.parameters = b.up.parameters.with(r)
-	}
-	if !b.deaf && n > 0 {
-		b.out += uint64(n)
-		if b.function.send(nil, p[:n]) != nil {
+	out, fault := b.hear(p)
+	if !b.deaf && len(out) > 0 {
+		b.out += uint64(len(out))
+		if b.function.send(nil, out) != nil {
 			b.deafen()
 		} else if len(b.function.pending) > 0 {
 			b.want()
@@ -301,6 +307,16 @@ func (b *bridge) deliver(p []byte) {
 		return
 	}
 	b.review()
+}
+
+// hear follows what the server says and returns what of it is for the function.
+func (b *bridge) hear(p []byte) ([]byte, error) {
+	if b.lease.luggage != nil {
+		return b.hearWithLuggage(p)
+	}
+	n, fault := b.up.tracker.Backend(p)
+	b.up.report(b.up.tracker.TakeReported())
+	return p[:n], fault
 }
 
 // review ends the lease if it is time to.

@@ -77,7 +77,7 @@ func (c *conversation) granted(l *Lease) {
 		return
 	}
 	secret := handoff.Secret(l.secret)
-	g := &handoff.Granted{Lease: l.id, Database: l.route.name, Transport: handoff.Bridge, State: c.call.State, Tx: 'I', PID: l.up.pid, Secret: &secret, Written: l.up.parameters.granted}
+	g := &handoff.Granted{Lease: l.id, Database: l.route.name, Transport: handoff.Bridge, State: c.call.State, Tx: 'I', PID: l.up.pid, Secret: &secret, Written: l.parameters().granted}
 	line, err := handoff.AppendReply(c.d.front().Out[:0], handoff.Reply{ID: c.call.ID, Granted: g})
 	if err != nil {
 		unix.Close(p.theirs)

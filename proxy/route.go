@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pghandoff/certs"
+	"pghandoff/pgwire"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
 )
@@ -22,6 +23,9 @@ type Route struct {
 	access  access
 	dialler *dialler
 	pool    *pool
+	// own dials an upstream whose session starts with further parameters.
+	own     func(context.Context, []pgwire.Parameter) (*Upstream, error)
+	known   remembered
 	cancels chan struct{} // budget of cancel requests under way
 	stop    context.CancelFunc
 }
@@ -31,7 +35,7 @@ type Route struct {
 const cancelBudget = 16
 
 func newRoute(name string, cfg config.Route, identities map[string]*certs.Identity, trail *audit.Log, log zerolog.Logger) (*Route, error) {
-	r := &Route{name: name, cfg: cfg, cancels: make(chan struct{}, cancelBudget)}
+	r := &Route{name: name, cfg: cfg, known: remembered{}, cancels: make(chan struct{}, cancelBudget)}
 	var err error
 	if r.access, err = newAccess(uint32(os.Geteuid()), cfg.Allow); err != nil {
 		return nil, fmt.Errorf("routes.%s.%w", name, err)
@@ -39,6 +43,7 @@ func newRoute(name string, cfg config.Route, identities map[string]*certs.Identi
 	if r.dialler, err = newDialler(name, cfg, identities); err != nil {
 		return nil, fmt.Errorf("routes.%s: %w", name, err)
 	}
+	r.own = r.dialler.dialWith
 	log = log.With().Str(fieldRoute, name).Logger()
 	r.pool = newPool(name, cfg.Pool, r.dialler.dial, poolEvents{
 		opened: func(u *Upstream) {

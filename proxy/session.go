@@ -227,6 +227,9 @@ func (s *session) start(st *pgwire.Startup) {
 	if database == "" {
 		database, named = user, false
 	}
+	if database == replicationDatabase && s.lease == nil && replicationOf(st.Parameters) != nil {
+		database = s.d.replicated(s.door, s.peer)
+	}
 	application, _ := st.Get("application_name")
 	s.ask = &ask{d: s.d, by: s, peer: s.peer, door: s.door, way: "wire", database: database, user: user, application: application, parameters: st.Parameters}
 	if s.lease != nil {
@@ -264,7 +267,7 @@ func (s *session) granted(l *Lease) {
 	s.ask = nil
 	l.connection = s.counted
 	reply := append(s.d.front().Out[:0], s.greeting...)
-	reply = append(reply, l.up.parameters.status...)
+	reply = append(reply, l.parameters().status...)
 	reply = pgwire.AppendBackendKeyData(reply, l.up.pid, l.secret)
 	reply = pgwire.AppendReadyForQuery(reply, 'I')
 	if len(s.function.pending) > 0 { // of a notice that found no room

@@ -111,7 +111,7 @@ func TestStartupThatIsNotTheProtocolIsToldSo(t *testing.T) {
 		"protocol 2":     {"\x00\x00\x00\x08\x00\x02\x00\x00", "E(08P01)"},
 		"no user":        {string(start("user", "")), "E(28000)"},
 		"no such route":  {string(start("database", "nowhere")), "E(3D000)"},
-		"replication":    {string(start("replication", "true")), "E(0A000)"},
+		"replication":    {string(start("replication", "true")), welcome},
 		"refused by us":  {string(start("role", "root")), "E(0A000)"},
 		"refused there":  {string(start("refused", "x")), "E(22023)"},
 		"other protocol": {string(start("_pq_.x", "1")), "v" + welcome},

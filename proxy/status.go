@@ -29,7 +29,7 @@ func (d *Daemon) Status() *admin.Status {
 		s.Routes = append(s.Routes, e)
 	}
 	for _, l := range d.leases.all() {
-		s.Leases = append(s.Leases, admin.Lease{ID: l.id, Route: l.route.name, Way: l.way, UID: l.peer.UID, PID: l.peer.PID, BackendPID: l.up.pid, Since: l.granted})
+		s.Leases = append(s.Leases, admin.Lease{ID: l.id, Route: l.route.name, Way: l.way, UID: l.peer.UID, PID: l.peer.PID, BackendPID: l.upstream().pid, Since: l.granted})
 	}
 	for name, id := range t.identities {
 		c := id.Current()

@@ -24,6 +24,7 @@ type Upstream struct {
 	loop    *loop.Loop     // where it is used now; that of the lease it is given to
 	tracker pgwire.Tracker
 
+	own        bool // it has start-up parameters of one function and serves no other
 	parameters *parameterSet
 	pid        uint32
 	secret     []byte // cancel key
@@ -93,12 +94,17 @@ func (u *Upstream) absorb() bool {
 	return false
 }
 
-// note takes note of what came unasked, if it concerns nobody.
-func (u *Upstream) note(p []byte) bool {
-	reported, err := pgwire.Unasked(p)
+// report takes note of what the server has reported.
+func (u *Upstream) report(reported []pgwire.Parameter) {
 	for _, p := range reported {
 		u.parameters = u.parameters.with(p)
 	}
+}
+
+// note takes note of what came unasked, if it concerns nobody.
+func (u *Upstream) note(p []byte) bool {
+	reported, err := pgwire.Unasked(p)
+	u.report(reported)
 	return err == nil
 }
 

@@ -181,7 +181,7 @@ func TestStartupParameters(t *testing.T) {
 		t.Errorf("TimeZone is reported as %q", got)
 	}
 	c.Close(t.Context())
-	for option, code := range map[string]string{"timezone=Nowhere/Land": "22023", "options='-c no_such_thing=1'": "42704", "role=postgres": "0A000", "replication=database": "0A000", "options='-f x'": "0A000"} {
+	for option, code := range map[string]string{"timezone=Nowhere/Land": "22023", "options='-c no_such_thing=1'": "42704", "role=postgres": "0A000", "replication=database": "42501", "options='-f x'": "0A000"} {
 		if _, err := d.tryConnect(option); sqlState(err) != code {
 			t.Errorf("%s: got %v, want %s", option, err, code)
 		}
