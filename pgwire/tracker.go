@@ -93,6 +93,10 @@ func (t *Tracker) Quiet() bool {
 // Idle reports whether the session is quiet and outside a transaction.
 func (t *Tracker) Idle() bool { return t.Quiet() && t.status == 'I' }
 
+// ServersTurn reports whether the server has something to say before the function
+// has: an answer is owed, and it waits for no data of a COPY nor half a message.
+func (t *Tracker) ServersTurn() bool { return t.owed > 0 && !t.copyIn && t.front.atBoundary() }
+
 // Settling reports whether the server alone can make the session quiet: all
 // that the function sent is whole and only answers are missing.
 func (t *Tracker) Settling() bool {

@@ -26,6 +26,8 @@ const (
 	codeNoSuchDatabase    = "3D000"
 	codeTooMany           = "53300"
 	codeShutdown          = "57P01"
+	codeIdle              = "57P05" // idle_session_timeout
+	codeIdleInTransaction = "25P03"
 	codeInternal          = "XX000"
 )
 

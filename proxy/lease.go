@@ -107,6 +107,9 @@ func (l *Lease) revoke(f *Failure, now bool) {
 
 // kind is the event that an ending is in the audit.
 func (e ending) kind() audit.Kind {
+	if e.outcome == endTimedOut {
+		return audit.LeaseTimedOut
+	}
 	if e.outcome == endStopped && (e.said == nil || e.said.Reason != reasonReleased) {
 		return audit.LeaseRevoked
 	}

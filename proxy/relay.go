@@ -23,6 +23,7 @@ const (
 	endFunctionFault  = "function_fault" // what it sent is not the protocol
 	endServerFault    = "server_fault"   // what the server sent is not
 	endStopped        = "stopped"        // by the daemon
+	endTimedOut       = "timed_out"      // a limit in time of its route is over
 )
 
 // reasonReleased is the reason of an ending that the function has asked for.
@@ -48,16 +49,17 @@ type bridge struct {
 
 	in, out uint64 // bytes from and to the function
 
-	gone     *ending  // the function sends no more, and why
-	deaf     bool     // the function does not listen any more
-	lost     *ending  // the server sends no more, and why
-	stopping *Failure // the daemon wants it to end
+	gone     *ending // the function sends no more, and why
+	deaf     bool    // the function does not listen any more
+	lost     *ending // the server sends no more, and why
+	stopping *ending // the daemon wants it to end
 	over     bool
 
 	timer    loop.Timer // for the end, if it is expiring; else for a rest
 	expiring *ending    // what it ends as when the timer fires
 	resting  bool       // nothing has passed for a while
 	passed   uint64     // bytes when the timer was set
+	time     timeLimits
 }
 
 // open makes the bridge of a lease; it owns the function's end.
@@ -76,9 +78,9 @@ func (b *bridge) stop(f *Failure, now bool) {
 		if b.over {
 			return
 		}
-		b.stopping = f
+		b.stopping = &ending{endStopped, f}
 		if now || b.restful() {
-			b.finish(ending{endStopped, f})
+			b.finish(*b.stopping)
 		}
 	})
 }
@@ -118,6 +120,7 @@ func (b *bridge) begin(surplus []byte) {
 			return
 		}
 	}
+	b.watchTime()
 	if len(surplus) > 0 {
 		if b.join(); !b.over {
 			b.take(surplus)
@@ -194,6 +197,7 @@ func (b *bridge) move(to *load) {
 	}
 	from := b.up.loop
 	from.Cancel(&b.timer)
+	from.Cancel(&b.time.timer)
 	from.Remove(b.function.token)
 	b.function.token = 0
 	b.up.leave()
@@ -324,7 +328,7 @@ func (b *bridge) review() {
 	switch {
 	case b.over:
 	case b.stopping != nil && b.restful():
-		b.finish(ending{endStopped, b.stopping})
+		b.finish(*b.stopping)
 	case b.gone == nil:
 	case b.up.tracker.Quiet() && (b.deaf || len(b.function.pending) == 0):
 		b.finish(*b.gone)
@@ -481,8 +485,10 @@ func (b *bridge) expire(why ending, patience time.Duration) {
 
 // Expired is called when the patience is over, or when it is time to see whether
 // anything has passed.
-func (b *bridge) Expired(*loop.Timer) {
+func (b *bridge) Expired(t *loop.Timer) {
 	switch {
+	case t == &b.time.timer:
+		b.lookAtTime()
 	case b.expiring != nil:
 		b.finish(*b.expiring)
 	case b.passed != b.in+b.out:
@@ -502,6 +508,7 @@ func (b *bridge) finish(why ending) {
 	b.over = true
 	l := b.up.loop
 	l.Cancel(&b.timer)
+	l.Cancel(&b.time.timer)
 	if why.said != nil && !b.deaf && len(b.function.pending) == 0 && b.up.tracker.BackendAtBoundary() {
 		loop.Send(b.function.fd, lastWords(why.said)) // it may be gone
 	}

@@ -114,7 +114,7 @@ func (d *Daemon) begin(l *Lease, state handoff.State, peer *Peer, o *door, ours 
 	if revoked, now := l.hold(s); revoked != nil {
 		s.stop(revoked, now)
 	}
-	s.begin(0) // who holds a lease may take time
+	s.begin(l.route.cfg.Timeouts.IdleLease.Std()) // who holds a lease may take time
 }
 
 // errReplySize is told instead of a grant whose parameters are too many.

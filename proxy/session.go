@@ -106,11 +106,17 @@ func (s *session) Ready(e loop.Events) {
 
 // Expired is called when the function has taken too long.
 func (s *session) Expired(*loop.Timer) {
-	if s.refusal != nil {
+	switch l := s.lease; {
+	case s.refusal != nil:
 		s.tell(s.refusal)
-		return
+	case l != nil:
+		f := errIdle(l.route)
+		s.lease = nil
+		s.d.finish(l, ending{endTimedOut, f})
+		s.tell(f)
+	default:
+		s.close("no start-up")
 	}
-	s.close("no start-up")
 }
 
 // leave tells a function that has not been served that the daemon stops. The

@@ -29,7 +29,7 @@ func newRig(t *testing.T, l *loop.Loop, up end, server int) *rig {
 		t.Fatal(err)
 	}
 	d := &Daemon{loads: loads{began: time.Now(), all: []*load{{loop: l}}}}
-	lease := &Lease{up: &Upstream{end: up, loop: l, tracker: pgwire.NewTracker('I')}}
+	lease := &Lease{route: new(Route), up: &Upstream{end: up, loop: l, tracker: pgwire.NewTracker('I')}}
 	r := &rig{t: t, b: &lease.bridge, function: p.theirs, server: server}
 	r.b.open(d, lease, end{fd: p.ours})
 	r.b.begin(nil)

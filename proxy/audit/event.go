@@ -14,6 +14,7 @@ const (
 	LeaseDenied     Kind = "lease.denied"
 	LeaseReleased   Kind = "lease.released"
 	LeaseRevoked    Kind = "lease.revoked"
+	LeaseTimedOut   Kind = "lease.timed_out"
 	UpstreamOpened  Kind = "upstream.opened"
 	UpstreamClosed  Kind = "upstream.closed"
 	UpstreamFailed  Kind = "upstream.failed"

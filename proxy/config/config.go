@@ -206,6 +206,9 @@ type Pool struct {
 	WaitNotice Duration `yaml:"wait_notice" default:"2s"`
 	// Age at which an upstream is replaced, before it runs out; 0: never.
 	MaxLifetime Duration `yaml:"max_lifetime" default:"1h"`
+	// Age at which a lease is ended; 0: never. The function is told 57P05 when
+	// its session is idle, or after 5 s.
+	LeaseTimeout Duration `yaml:"lease_timeout" default:"0s"`
 	// How long an idle upstream beyond `min_idle` is kept; 0: for ever.
 	IdleTimeout Duration `yaml:"idle_timeout" default:"10m"`
 	// What happens between two functions: `discard` (DISCARD ALL and RESET
@@ -222,6 +225,15 @@ type Timeouts struct {
 	Login Duration `yaml:"login" default:"10s"`
 	// How long running transactions may go on once the daemon is told to stop.
 	Drain Duration `yaml:"drain" default:"30s"`
+	// How long a function may leave a transaction open without saying anything;
+	// 0: for ever. It is then told 25P03, as by PostgreSQL's
+	// `idle_in_transaction_session_timeout`.
+	IdleInTransaction Duration `yaml:"idle_in_transaction" default:"0s"`
+	// How long nothing may pass on a lease unless the server has yet to answer;
+	// 0: for ever. The function is then told 57P05: one that is frozen does not
+	// hold a connection that others wait for. Functions that LISTEN for longer
+	// want 0. It may take an eighth longer.
+	IdleLease Duration `yaml:"idle_lease" default:"10m"`
 }
 
 // Rule is an entry of `allow`. All of its keys must match.

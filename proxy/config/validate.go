@@ -151,6 +151,9 @@ func (v *validator) route(key, name string, r Route, identities map[string]Ident
 		}
 	}
 	v.notNegative(key+".timeouts.drain", r.Timeouts.Drain)
+	v.notNegative(key+".timeouts.idle_in_transaction", r.Timeouts.IdleInTransaction)
+	v.notNegative(key+".timeouts.idle_lease", r.Timeouts.IdleLease)
+	v.notNegative(key+".pool.lease_timeout", r.Pool.LeaseTimeout)
 	v.rules(key+".allow", r.Allow)
 }
 
