@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -67,6 +68,40 @@ func (e *end) flush() error {
 	}
 	return nil
 }
+
+// answer sends what the record layer owes, unless something else comes first.
+func (e *end) answer(room []byte) error {
+	if e.tls != nil && e.tls.Owes() && len(e.unsent()) == 0 {
+		return e.send(room, nil)
+	}
+	return nil
+}
+
+// add sends p behind what is unsent.
+func (e *end) add(room, p []byte) error {
+	before := e.unsent()
+	if len(before) == 0 {
+		return e.send(room, p)
+	}
+	if e.tls != nil {
+		var err error
+		if p, err = e.tls.Seal(room[:0], p); err != nil {
+			return err
+		}
+	}
+	return e.keep(append(slices.Clone(before), p...))
+}
+
+// say sends a last word, unless there is no room for it. The other side may be
+// gone.
+func (e *end) say(room, p []byte) {
+	if len(e.unsent()) == 0 {
+		e.send(room, p)
+	}
+}
+
+// forgo gives up what is unsent, as nobody takes it.
+func (e *end) forgo() { e.keep(nil) }
 
 func (e *end) transmit(out []byte) error {
 	n := 0
@@ -173,6 +208,11 @@ func (e *end) close() {
 // end.
 func (e *end) leave(l *loop.Loop) {
 	e.drop(l.In)
+	if e.tls != nil {
+		e.notify(l.Out)
+		loop.Receive(e.fd, l.In) // as above
+		e.tls.Forget()
+	}
 	l.Close(e.token, e.fd)
 	e.token, e.fd = 0, -1
 }
@@ -223,10 +263,41 @@ func (e *end) hangUp(last []byte) {
 	if e.fd < 0 {
 		return
 	}
-	if len(e.unsent()) == 0 && e.send(nil, last) == nil && e.tls != nil && len(e.unsent()) == 0 {
-		if out, err := e.tls.AppendCloseNotify(nil); err == nil {
-			loop.Send(e.fd, out) // the server may be gone
-		}
-	}
+	e.say(nil, last)
+	e.notify(nil)
 	e.close()
+}
+
+// notify sends TLS's own end, behind which nothing can be sent. The other side may
+// be gone.
+func (e *end) notify(room []byte) {
+	if e.tls == nil || len(e.unsent()) > 0 {
+		return
+	}
+	if out, err := e.tls.AppendCloseNotify(room[:0]); err == nil {
+		loop.Send(e.fd, out)
+	}
+}
+
+// unread takes what was read from the connection before it came to a loop: opened
+// bytes that nobody took, and whole records.
+func (e *end) unread() ([]byte, error) {
+	if e.tls == nil {
+		return nil, nil
+	}
+	out := slices.Clone(e.tls.HeldPlain())
+	held := slices.Clone(e.tls.HeldIn())
+	if err := errors.Join(e.tls.HoldPlain(nil), e.tls.HoldIn(nil)); err != nil {
+		return nil, err
+	}
+	for {
+		p, used, err := e.tls.Open(held)
+		if err != nil {
+			return nil, err
+		}
+		if used == 0 {
+			return out, e.tls.HoldIn(held)
+		}
+		out, held = append(out, p...), held[used:]
+	}
 }

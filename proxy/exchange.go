@@ -72,20 +72,12 @@ func (x *exchange) Ready(e loop.Events) {
 	case err != nil:
 		x.finish(fmt.Errorf("read from server: %w", err))
 	default:
-		if err := u.answer(); err != nil {
+		if err := u.answer(u.loop.Out); err != nil {
 			x.finish(err)
 		} else if err := u.watch(x, x.wants()); err != nil {
 			x.finish(err)
 		}
 	}
-}
-
-// answer sends what the record layer owes.
-func (u *Upstream) answer() error {
-	if u.tls != nil && u.tls.Owes() && len(u.unsent()) == 0 {
-		return u.send(u.loop.Out, nil)
-	}
-	return nil
 }
 
 func (x *exchange) finish(err error) {

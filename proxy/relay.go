@@ -98,7 +98,7 @@ func (b *bridge) post(f func()) {
 }
 
 // restful reports whether the session is idle and the function has all of it.
-func (b *bridge) restful() bool { return b.up.tracker.Idle() && len(b.function.pending) == 0 }
+func (b *bridge) restful() bool { return b.up.tracker.Idle() && len(b.function.unsent()) == 0 }
 
 // functionSide and serverSide are the two ends as the loop calls them.
 type (
@@ -171,7 +171,7 @@ func (b *bridge) awaken() {
 // Ready is called when the function has sent something, takes more, or is gone.
 func (f functionSide) Ready(e loop.Events) {
 	b := f.bridge
-	if e&loop.Writable != 0 && len(b.function.pending) > 0 {
+	if e&loop.Writable != 0 && len(b.function.unsent()) > 0 {
 		b.flushFunction()
 	}
 	switch {
@@ -220,7 +220,7 @@ func (s serverSide) Ready(e loop.Events) {
 	}
 	switch {
 	case b.over || e&(loop.Readable|loop.Closed) == 0:
-	case len(b.function.pending) == 0:
+	case len(b.function.unsent()) == 0:
 		b.fromServer()
 	case e&loop.Closed != 0: // what it said last is read when the function has room
 		b.unheard(nil)
@@ -231,19 +231,37 @@ func (s serverSide) Ready(e loop.Events) {
 // says that it has closed at most its own direction: then it may be waiting for
 // answers.
 func (b *bridge) fromFunction(listens bool) {
-	in := b.up.loop.In[:readSize]
-	n, err := loop.Receive(b.function.fd, in)
-	if err = ended(n, err); err != nil {
+	plain, _, err := b.function.receive(b.up.loop.In)
+	if len(plain) > 0 {
+		b.take(plain)
+	}
+	switch {
+	case b.over:
+	case err != nil:
 		if !listens {
-			b.deaf, b.function.pending = true, nil
+			b.deaf = true
+			b.function.forgo()
 		}
-		b.functionGone(ending{outcome: endFunctionClosed})
-		return
+		if b.gone == nil {
+			b.functionGone(functionClosed(err))
+		}
+	default:
+		if b.function.answer(b.up.loop.Out) != nil {
+			b.deafen()
+		}
+		if len(plain) > 0 {
+			b.want()
+		}
 	}
-	if n > 0 {
-		b.take(in[:n])
-		b.want()
+}
+
+// functionClosed is how a lease ends when its function has closed, or when what
+// it sent is not TLS.
+func functionClosed(err error) ending {
+	if isTrust(err) {
+		return ending{outcome: endFunctionFault}
 	}
+	return ending{outcome: endFunctionClosed}
 }
 
 // take gives the server what the function said.
@@ -287,7 +305,7 @@ func (b *bridge) fromServer() {
 		b.serverGone(err)
 		return
 	}
-	if err := b.up.answer(); err != nil {
+	if err := b.up.answer(b.up.loop.Out); err != nil {
 		b.unheard(err)
 		return
 	}
@@ -299,9 +317,9 @@ func (b *bridge) deliver(p []byte) {
 	out, fault := b.hear(p)
 	if !b.deaf && len(out) > 0 {
 		b.out += uint64(len(out))
-		if b.function.send(nil, out) != nil {
+		if b.function.send(b.up.loop.Out, out) != nil {
 			b.deafen()
-		} else if len(b.function.pending) > 0 {
+		} else if len(b.function.unsent()) > 0 {
 			b.want()
 		}
 	}
@@ -330,7 +348,7 @@ func (b *bridge) review() {
 	case b.stopping != nil && b.restful():
 		b.finish(*b.stopping)
 	case b.gone == nil:
-	case b.up.tracker.Quiet() && (b.deaf || len(b.function.pending) == 0):
+	case b.up.tracker.Quiet() && (b.deaf || len(b.function.unsent()) == 0):
 		b.finish(*b.gone)
 	case !b.up.tracker.Settling(): // nobody knows any more what is still to come
 		if b.deaf {
@@ -362,7 +380,8 @@ func (b *bridge) functionGone(why ending) {
 // deafen notes that the function takes nothing more. What the server goes on
 // saying is tracked and dropped.
 func (b *bridge) deafen() {
-	b.deaf, b.function.pending = true, nil
+	b.deaf = true
+	b.function.forgo()
 	if b.lost != nil {
 		b.finish(*b.lost)
 		return
@@ -384,7 +403,7 @@ func (b *bridge) unheard(err error) {
 	}
 	b.up.keep(nil)
 	patience := drainPatience
-	if len(b.function.pending) > 0 { // it reads what it has first
+	if len(b.function.unsent()) > 0 { // it reads what it has first
 		patience = lastWordsPatience
 	}
 	if b.lost == nil {
@@ -413,7 +432,7 @@ func (b *bridge) serverGone(err error) {
 // said.
 func (b *bridge) lose(why ending) {
 	b.lost = &why
-	if b.deaf || len(b.function.pending) == 0 {
+	if b.deaf || len(b.function.unsent()) == 0 {
 		b.finish(why)
 		return
 	}
@@ -426,7 +445,7 @@ func (b *bridge) flushFunction() {
 		b.deafen()
 		return
 	}
-	if len(b.function.pending) > 0 {
+	if len(b.function.unsent()) > 0 {
 		return
 	}
 	if b.lost != nil {
@@ -455,13 +474,13 @@ func (b *bridge) want() {
 	if b.gone == nil && len(b.up.unsent()) == 0 {
 		function |= loop.Readable
 	}
-	if len(b.function.pending) > 0 {
+	if len(b.function.unsent()) > 0 {
 		function |= loop.Writable
 	}
 	if !b.deaf {
 		function |= loop.Closed
 	}
-	if b.lost == nil && len(b.function.pending) == 0 {
+	if b.lost == nil && len(b.function.unsent()) == 0 {
 		server |= loop.Readable
 	}
 	if len(b.up.unsent()) > 0 {
@@ -509,8 +528,8 @@ func (b *bridge) finish(why ending) {
 	l := b.up.loop
 	l.Cancel(&b.timer)
 	l.Cancel(&b.time.timer)
-	if why.said != nil && !b.deaf && len(b.function.pending) == 0 && b.up.tracker.BackendAtBoundary() {
-		loop.Send(b.function.fd, lastWords(why.said)) // it may be gone
+	if why.said != nil && !b.deaf && b.up.tracker.BackendAtBoundary() {
+		b.function.say(l.Out, lastWords(why.said))
 	}
 	b.function.leave(l)
 	if len(b.up.unsent()) > 0 {

@@ -257,7 +257,7 @@ func (s *session) queued() { s.watch(loop.Closed) }
 func (s *session) waitsLong() {
 	b := pgwire.AppendNotice(s.greeting, pgwire.Notice{Severity: "NOTICE", Code: "00000", Message: fmt.Sprintf("all connections of route %q are in use: waiting for one", s.ask.database)})
 	s.greeting = nil
-	s.function.send(nil, b) // a function that is gone is noticed by the loop
+	s.function.send(s.d.front().Out, b) // a function that is gone is noticed by the loop
 }
 
 // refused is called when the wish was not granted.
@@ -276,9 +276,7 @@ func (s *session) granted(l *Lease) {
 	reply = append(reply, l.parameters().status...)
 	reply = pgwire.AppendBackendKeyData(reply, l.up.pid, l.secret)
 	reply = pgwire.AppendReadyForQuery(reply, 'I')
-	if len(s.function.pending) > 0 { // of a notice that found no room
-		s.function.pending = append(s.function.pending, reply...)
-	} else if err := s.function.send(nil, reply); err != nil {
+	if err := s.function.add(s.d.front().In, reply); err != nil { // behind a notice that may have found no room
 		l.connection = false
 		s.lease = l
 		s.close(endFunctionClosed)
@@ -293,9 +291,7 @@ func (s *session) granted(l *Lease) {
 
 // tell sends a FATAL error, the session's last word, and closes it.
 func (s *session) tell(f *Failure) {
-	if len(s.function.pending) == 0 {
-		loop.Send(s.function.fd, lastWords(f)) // it may be gone
-	}
+	s.function.say(s.d.front().Out, lastWords(f))
 	s.close(f.Reason)
 }
 

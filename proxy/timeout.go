@@ -63,7 +63,7 @@ func (b *bridge) lookAtTime() {
 	now := time.Now()
 	r := &b.lease.route.cfg
 	t := &b.up.tracker
-	if passed := b.in + b.out; passed != b.time.passed || t.ServersTurn() && len(b.function.pending) == 0 {
+	if passed := b.in + b.out; passed != b.time.passed || t.ServersTurn() && len(b.function.unsent()) == 0 {
 		b.time.passed, b.time.still = passed, now
 	}
 	over := func(limit config.Duration, since time.Time) bool { return limit > 0 && now.Sub(since) >= limit.Std() }
@@ -83,7 +83,7 @@ func (b *bridge) lookAtTime() {
 // when it is idle or after a while.
 func (b *bridge) timeOut(f *Failure) {
 	why := ending{endTimedOut, f}
-	if b.up.tracker.Quiet() && len(b.function.pending) == 0 {
+	if b.up.tracker.Quiet() && len(b.function.unsent()) == 0 {
 		b.finish(why)
 		return
 	}
