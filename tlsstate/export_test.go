@@ -2,6 +2,7 @@ package tlsstate
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
 	"io"
 )
 
@@ -33,6 +34,34 @@ func NewTestConn12(server bool, suite uint16, master, clientRandom, serverRandom
 // HelloVersion is the version that a server's first bytes choose; 0: none.
 func HelloVersion(opening []byte) uint16 { return parseServerHello(opening).version }
 
+// Hello is what a server's first bytes choose, and how much of a random there is.
+func Hello(opening []byte) (version, suite uint16, group tls.CurveID, retry bool, random []byte) {
+	h := parseServerHello(opening)
+	return h.version, h.suite, h.group, h.retry, h.random
+}
+
+// TrafficKey is the key that follows from a traffic secret.
+func TrafficKey(suite uint16, secret []byte) ([]byte, error) {
+	s, err := suiteFor(tls.VersionTLS13, suite)
+	if err != nil {
+		return nil, err
+	}
+	return s.expandLabel(secret, "key", s.keyLen)
+}
+
+// SplitKeyUpdate is a KeyUpdate in two records, the first with n of its five bytes.
+func (c *Conn) SplitKeyUpdate(dst []byte, request bool, n int) []byte {
+	message := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested}
+	if request {
+		message[4] = updateRequested
+	}
+	dst = c.SealRaw(c.SealRaw(dst, typeHandshake, message[:n]), typeHandshake, message[n:])
+	if err := c.out.update(); err != nil {
+		panic(err)
+	}
+	return dst
+}
+
 // PRF12 is the pseudo-random function of TLS 1.2 with SHA-256.
 func PRF12(secret []byte, label string, seed []byte, n int) []byte {
 	return prf(sha256.New, secret, label, seed, n)
@@ -43,6 +72,9 @@ func (c *Conn) SetLimit(n uint64) { c.in.limit, c.out.limit = n, n }
 
 // SetSeq moves both sequence numbers.
 func (c *Conn) SetSeq(n uint64) { c.in.seq, c.out.seq = n, n }
+
+// SetReceiveSeq moves that of the receiving direction.
+func (c *Conn) SetReceiveSeq(n uint64) { c.in.seq = n }
 
 // Seq gives both sequence numbers.
 func (c *Conn) Seq() (in, out uint64) { return c.in.seq, c.out.seq }

@@ -91,34 +91,6 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// RFC 8448 section 3, the application data of "Simple 1-RTT Handshake".
-func TestRecordsAreThoseOfRFC8448(t *testing.T) {
-	client := unhex(t, "9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5")
-	server := unhex(t, "a11af9f05531f856ad47116b45a950328204b4f44bfb6b3a4b4f1f3fcb631643")
-	c, err := tlsstate.NewTestConn(false, tls.TLS_AES_128_GCM_SHA256, server, client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if iv := unhex(t, "5b78923dee08579033e523d9"); !bytes.Equal(c.SendIV(), iv) {
-		t.Errorf("client IV is %x, not %x", c.SendIV(), iv)
-	}
-	if iv := unhex(t, "cf782b88dd83549aadf1e984"); !bytes.Equal(c.ReceiveIV(), iv) {
-		t.Errorf("server IV is %x, not %x", c.ReceiveIV(), iv)
-	}
-	data := make([]byte, 50)
-	for i := range data {
-		data[i] = byte(i)
-	}
-	got, err := c.Seal(nil, data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := unhex(t, "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819a8a5b46b395bd54a9a20441e2b62974e1f5a6292a2977014bd1e3deae63aeebb21694915e4")
-	if !bytes.Equal(got, want) {
-		t.Errorf("record is\n%x, not\n%x", got, want)
-	}
-}
-
 func TestSealedDataOpens(t *testing.T) {
 	for _, suite := range recordSuites {
 		for _, size := range []int{0, 1, 100, 16383, 16384, 16385, 100_000} {
