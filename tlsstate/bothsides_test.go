@@ -18,7 +18,7 @@ import (
 )
 
 // Both sides are ours, send at the same time, change keys and owners at random, and in the end have the same. Here the peer
-// begins KeyUpdates, too.
+// begins KeyUpdates, too, and in pieces, so that some owners are changed amid a handshake message.
 func TestBothSidesMoveAtRandom(t *testing.T) {
 	const size = 4 << 20
 	data := make([]byte, size)
@@ -32,6 +32,7 @@ func TestBothSidesMoveAtRandom(t *testing.T) {
 				listening.Certificate = ca.issueFor(t, rsaKey(t), nil)
 			}
 			client, server := bothSides(t, ca, listening, suite)
+			client.split, server.split = true, true
 			done := make(chan error, 1)
 			go func() { done <- server.transferAll(data) }() // waited for below
 			err := errors.Join(client.transferAll(data), <-done)
@@ -42,6 +43,10 @@ func TestBothSidesMoveAtRandom(t *testing.T) {
 				if !bytes.Equal(o.sum.Sum(nil), want[:]) || o.moves < 20 {
 					t.Errorf("%d bytes after %d moves", o.got, o.moves)
 				}
+				if messages := o.seen["message"]; (messages > 0) != slices.Contains(suiteIDs, suite) {
+					t.Errorf("%d moves amid a message", messages)
+				}
+				t.Logf("%d moves, %v", o.moves, o.seen)
 			}
 		})
 	}

@@ -49,8 +49,11 @@ func TrafficKey(suite uint16, secret []byte) ([]byte, error) {
 	return s.expandLabel(secret, "key", s.keyLen)
 }
 
-// SplitKeyUpdate is a KeyUpdate in two records, the first with n of its five bytes.
+// SplitKeyUpdate is a KeyUpdate in two records, the first with n of its five bytes; nothing with TLS 1.2, or after too many.
 func (c *Conn) SplitKeyUpdate(dst []byte, request bool, n int) []byte {
+	if c.out.suite.tls12() || !c.out.spend() {
+		return dst
+	}
 	message := []byte{messageKeyUpdate, 0, 0, 1, updateNotRequested}
 	if request {
 		message[4] = updateRequested

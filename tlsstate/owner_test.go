@@ -20,7 +20,8 @@ type owner struct {
 	fd    int // owned, non-blocking
 	conn  *tlsstate.Conn
 	rng   *rand.Rand
-	odds  int // one step in so many exports; 0: none
+	odds  int  // one step in so many exports; 0: none
+	split bool // its KeyUpdates are in two records
 	moves int
 	seen  map[string]int // what was at rest when it was exported
 	sum   hash.Hash
@@ -53,12 +54,12 @@ func newOwner(t testing.TB, s *tlsstate.Stream, odds int) *owner {
 	return o
 }
 
-// move writes the connection down and reads it back, now and then.
+// move writes the connection down and reads it back, now and then, and always amid a handshake message, which is seldom.
 func (o *owner) move() error {
-	if o.odds == 0 || o.rng.IntN(o.odds) > 0 {
+	if o.odds == 0 || o.conn.Frag() == 0 && o.rng.IntN(o.odds) > 0 {
 		return nil
 	}
-	for name, n := range map[string]int{"ciphertext": len(o.conn.HeldIn()), "plaintext": len(o.conn.HeldPlain()), "unsent": len(o.conn.HeldOut())} {
+	for name, n := range map[string]int{"ciphertext": len(o.conn.HeldIn()), "plaintext": len(o.conn.HeldPlain()), "unsent": len(o.conn.HeldOut()), "message": o.conn.Frag()} {
 		if n > 0 {
 			o.seen[name]++
 		}
@@ -149,7 +150,7 @@ func (o *owner) receive() error {
 			return o.conn.HoldIn(buf)
 		}
 		o.take(plain)
-		if used == 0 {
+		if used == 0 || len(plain) == 0 && o.rng.IntN(2) == 0 { // perhaps amid a handshake message
 			return o.conn.HoldIn(buf)
 		}
 	}
@@ -209,7 +210,7 @@ func (o *owner) transfer(data []byte, want int) error {
 		if o.ended && o.got < want && len(o.conn.HeldPlain()) == 0 {
 			return io.ErrUnexpectedEOF
 		}
-		if o.rng.IntN(20) == 0 && len(o.conn.HeldOut()) < 128<<10 {
+		if o.rng.IntN(o.rarely()) == 0 && len(o.conn.HeldOut()) < 128<<10 {
 			if err := o.newKeys(); err != nil {
 				return err
 			}
@@ -224,8 +225,21 @@ func (o *owner) transfer(data []byte, want int) error {
 	return nil
 }
 
+// rarely is in how many steps a key is changed once. Those in two records can be more frequent, but not so that the peer
+// has had enough of records without data.
+func (o *owner) rarely() int {
+	if o.split {
+		return 5
+	}
+	return 20
+}
+
 func (o *owner) newKeys() error {
-	out, err := o.conn.RequestKeyUpdate(append([]byte(nil), o.conn.HeldOut()...), o.rng.IntN(2) == 0)
+	out, peerToo := append([]byte(nil), o.conn.HeldOut()...), o.rng.IntN(2) == 0
+	if o.split {
+		return o.conn.HoldOut(o.conn.SplitKeyUpdate(out, peerToo, 1+o.rng.IntN(4)))
+	}
+	out, err := o.conn.RequestKeyUpdate(out, peerToo)
 	switch err {
 	case nil:
 		return o.conn.HoldOut(out)
