@@ -6,6 +6,14 @@ import "encoding/binary"
 // says what it is doing. It keeps counts, the current frame's header and, for
 // the two messages whose content matters, a bounded body; never data.
 //
+// After an error in an extended message the server ignores everything up to the
+// next Sync, simple queries and function calls included. One that is sent when
+// the error has been seen is owed no answer. One that was sent before, behind
+// extended messages without a Sync, may have been answered or ignored, and if
+// an error comes then, the count of owed answers is uncertain. So it is where a
+// COPY can have read or left what was sent ahead. An uncertain session is never
+// quiet again and nobody waits for it to become so.
+//
 // The zero value stands at a fresh ReadyForQuery, except that its status is
 // unset: use [NewTracker]. Not safe for concurrent use.
 type Tracker struct {
@@ -13,9 +21,11 @@ type Tracker struct {
 	status       byte   // of the last ReadyForQuery: 'I', 'T' or 'E'
 	owed         int    // ReadyForQuery messages that the server still owes
 	last         byte   // last message that made the server owe one: Q, F or S
-	unsynced     bool   // extended messages were sent and no Sync behind them
+	unsynced     bool   // extended messages were sent and no Sync behind them: an error makes the server skip
 	copyIn       bool   // the server reads CopyData from the function
 	copyOut      bool   // the server sends CopyData
+	skipping     bool   // the server ignores all up to the next Sync
+	doubtful     bool   // a query was sent that an error in front of it would make the server ignore
 	early        bool   // copy messages were sent before the server asked for them
 	ignored      bool   // a Sync is taken as ignored by a COPY that may yet fail
 	uncertain    bool   // the count of owed answers can no longer be known
@@ -166,6 +176,10 @@ func (t *Tracker) sent(typ byte) {
 	}
 	switch typ {
 	case 'Q', 'F':
+		if t.skipping {
+			return
+		}
+		t.doubtful = t.doubtful || t.unsynced
 		if t.copyIn {
 			t.uncertain = true // the server takes it as an error of the COPY
 		}
@@ -177,8 +191,11 @@ func (t *Tracker) sent(typ byte) {
 			return
 		}
 		t.owed++
-		t.last, t.unsynced = 'S', false
-	case 'P', 'B', 'D', 'E', 'C':
+		t.last, t.unsynced, t.skipping = 'S', false, false
+	case 'P', 'B', 'D', 'E', 'C', 'H':
+		if typ == 'H' && (t.front.left == 0 || t.copyIn) {
+			return // Flush fails only if it has a body, and a COPY ignores it
+		}
 		if t.copyIn {
 			t.uncertain = true
 		}
@@ -279,7 +296,8 @@ func (t *Tracker) arrived(typ byte) error {
 		t.resets.seen = false // it is undone
 		// If a COPY fails before it has read the Sync that it would have
 		// ignored, the server answers that too.
-		t.uncertain = t.uncertain || t.ignored
+		t.uncertain = t.uncertain || t.ignored || t.doubtful
+		t.skipping = t.unsynced && t.owed == 0
 		t.copyIn, t.copyOut, t.ignored = false, false, false
 	}
 	return nil
@@ -294,6 +312,9 @@ func (t *Tracker) ready(status byte) error {
 	}
 	if t.owed > 0 {
 		t.owed--
+	}
+	if t.owed == 0 {
+		t.doubtful = false
 	}
 	if status == 'I' {
 		t.transactions++

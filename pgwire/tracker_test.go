@@ -24,6 +24,10 @@ func frames(types string) string {
 			b.WriteString(frame('Z', status))
 		case 't':
 			b.WriteString(frame('T', "\x00\x00"))
+		case 'h':
+			b.WriteString(frame('H', "x"))
+		case 'H', 'S', 'c':
+			b.WriteString(frame(types[i], ""))
 		default:
 			b.WriteString(frame(types[i], "x\x00"))
 		}
@@ -32,7 +36,8 @@ func frames(types string) string {
 }
 
 // A step is ">" and messages of the function, or "<" and messages of the
-// server; I, T and e stand for ReadyForQuery with that status, t for RowDescription.
+// server; I, T and e stand for ReadyForQuery with that status, t for RowDescription,
+// h for a Flush that has a body, which is an error.
 func TestTrackerSaysWhatTheSessionIsDoing(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -52,6 +57,15 @@ func TestTrackerSaysWhatTheSessionIsDoing(t *testing.T) {
 		{"extended answered", []string{">PBDES", "<12tDCI"}, true, true, 0},
 		{"three pipelined Syncs, one answer", []string{">PBESPBESPBES", "<12CI"}, false, false, 2},
 		{"three pipelined Syncs, error in the middle", []string{">PBESPBESPBES", "<12CIEI12CI"}, true, true, 0},
+		{"error, a query that is ignored up to the Sync", []string{">PH", "<E", ">QFBQS", "<I"}, true, true, 0},
+		{"error, and the query after the Sync is not ignored", []string{">PH", "<E", ">S", "<I", ">Q", "<E"}, false, false, 1},
+		{"error in front of a query without a Sync: is that ignored?", []string{">PBEQ", "<12E"}, false, false, 1},
+		{"error in front of a query, and the Sync is answered", []string{">PBEQS", "<12EI"}, false, false, 1},
+		{"a query without a Sync in front", []string{">PBEQS", "<12CtDCII"}, true, true, 0},
+		{"a query without a Sync in front, and an error after it", []string{">PBEQ", "<12CtDCI", ">S", "<I", ">Q", "<EI"}, true, true, 0},
+		{"Flush alone", []string{">H"}, true, true, 0},
+		{"Flush with a body, and a query that is ignored up to the Sync", []string{">h", "<E", ">QS", "<I"}, true, true, 0},
+		{"Flush with a body in front of a query: is that ignored?", []string{">hQ", "<E"}, false, false, 1},
 		{"function call", []string{">F", "<VI"}, true, true, 0},
 		{"COPY FROM by simple query", []string{">Q", "<G"}, false, false, 1},
 		{"COPY FROM finished", []string{">Q", "<G", ">ddc", "<CI"}, true, true, 0},
