@@ -35,15 +35,16 @@ func AppendReadyForQuery(dst []byte, status byte) []byte {
 
 // AppendNegotiateProtocolVersion appends the answer to a start-up message that
 // asked for a newer minor version than [VersionLatest] or for protocol options
-// that we do not know.
-func AppendNegotiateProtocolVersion(dst []byte, options []string) []byte {
+// that we do not know. It says the version that is spoken: never a newer one
+// than asked, which libpq 18 would take as an error.
+func AppendNegotiateProtocolVersion(dst []byte, asked uint32, options []string) []byte {
 	n := 12
 	for _, o := range options {
 		n += len(o) + 1
 	}
 	dst = append(dst, 'v')
 	dst = binary.BigEndian.AppendUint32(dst, uint32(n))
-	dst = binary.BigEndian.AppendUint32(dst, VersionLatest)
+	dst = binary.BigEndian.AppendUint32(dst, min(asked, VersionLatest))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(options)))
 	for _, o := range options {
 		dst = append(append(dst, o...), 0)

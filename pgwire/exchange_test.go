@@ -69,6 +69,11 @@ func TestParseOptions(t *testing.T) {
 			t.Errorf("%q: got %v, %v", in, got, err)
 		}
 	}
+	for in, want := range map[string]string{"-c a": "-c a requires a value", "--a-b": "--a-b requires a value", "-ca -cb=c": "-c a requires a value"} {
+		if _, err := pgwire.ParseOptions(in); !errors.Is(err, pgwire.ErrNoValue) || err.Error() != want {
+			t.Errorf("%q: got %v", in, err)
+		}
+	}
 }
 
 // However the bytes are cut, a script comes to the same, and leaves what is

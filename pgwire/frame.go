@@ -28,8 +28,27 @@ const (
 // they came from cannot be understood any further and must be closed.
 var ErrProtocol = errors.New("protocol violation")
 
+// Kinds of [ErrProtocol] for which PostgreSQL has a SQLSTATE of their own.
+var (
+	// ErrVersion marks a start-up message of another protocol: 0A000.
+	ErrVersion = errors.New("unsupported protocol version")
+	// ErrNoValue marks a start-up option without a value: 42601.
+	ErrNoValue = errors.New("option without a value")
+)
+
+// protocolError is an [ErrProtocol]. Its text is what a function is told, in
+// PostgreSQL's words where it has some.
+type protocolError struct {
+	text string
+	kind error // ErrVersion, ErrNoValue or nil
+}
+
+func (e *protocolError) Error() string { return e.text }
+
+func (e *protocolError) Is(target error) bool { return target == ErrProtocol || target == e.kind }
+
 func protocolErrorf(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+	return &protocolError{text: fmt.Sprintf(format, args...)}
 }
 
 // FrameReader reads whole frames from a connection and never a byte beyond the

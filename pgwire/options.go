@@ -5,14 +5,15 @@ import "strings"
 // ParseOptions reads the start-up parameter "options" as PostgreSQL's backend
 // does: words parted by white space, where a backslash makes the next character
 // part of the word, and "-c name=value" (or "-cname=value") and "--name=value"
-// set a parameter, with "-" in a name standing for "_". Other switches are an
-// error: they belong to the command line of a server.
+// set a parameter, with "-" in a name standing for "_". One without a value is
+// an [ErrNoValue]. Other switches are an [ErrProtocol]: they belong to the
+// command line of a server.
 func ParseOptions(s string) ([]Parameter, error) {
 	words := splitOptions(s)
 	var out []Parameter
 	for i := 0; i < len(words); i++ {
 		w := words[i]
-		var setting string
+		setting, shown := "", "-c "
 		switch {
 		case w == "-c":
 			if i++; i == len(words) {
@@ -22,13 +23,16 @@ func ParseOptions(s string) ([]Parameter, error) {
 		case strings.HasPrefix(w, "-c"):
 			setting = w[2:]
 		case strings.HasPrefix(w, "--"):
-			setting = w[2:]
+			setting, shown = w[2:], "--"
 		default:
 			return nil, protocolErrorf("options: %q is not supported, only -c name=value and --name=value", w)
 		}
 		name, value, ok := strings.Cut(setting, "=")
-		if !ok || name == "" {
-			return nil, protocolErrorf("options: %q needs a value: -c name=value", setting)
+		if !ok {
+			return nil, &protocolError{shown + setting + " requires a value", ErrNoValue}
+		}
+		if name == "" {
+			return nil, protocolErrorf("options: %q names no parameter", setting)
 		}
 		out = append(out, Parameter{Name: strings.ReplaceAll(name, "-", "_"), Value: value})
 	}

@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strings"
 )
 
@@ -10,7 +11,7 @@ const (
 	codeCancelRequest  = 80877102
 	codeSSLRequest     = 80877103
 	codeGSSENCRequest  = 80877104
-	maxStartupLength   = 10000 // bytes, as PostgreSQL's MAX_STARTUP_PACKET_LENGTH
+	maxStartupLength   = 10004 // bytes: PostgreSQL's MAX_STARTUP_PACKET_LENGTH and the length field itself
 	minStartupLength   = 8     // bytes: length and code
 	maxCancelKeyLength = 256   // bytes, protocol 3.2
 )
@@ -74,7 +75,7 @@ func (s *Startup) Get(name string) (value string, ok bool) {
 }
 
 // StartupLength reads the length field of a start-up packet (it counts itself)
-// and checks it against PostgreSQL's bounds, 8 to 10,000 bytes, so that the
+// and checks it against PostgreSQL's bounds, 8 to 10,004 bytes, so that the
 // caller may allocate for it.
 func StartupLength(field [4]byte) (int, error) {
 	n := binary.BigEndian.Uint32(field[:])
@@ -112,7 +113,7 @@ func ParseStartup(p []byte) (Startup, error) {
 func parseStartupMessage(version uint32, rest []byte) (Startup, error) {
 	s := Startup{Kind: StartupMessage, Version: version}
 	if version>>16 != 3 {
-		return s, protocolErrorf("unsupported frontend protocol %d.%d: this server supports 3.0 to 3.2", version>>16, version&0xffff)
+		return s, &protocolError{fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", version>>16, version&0xffff), ErrVersion}
 	}
 	for {
 		name, after, ok := cutString(rest)
@@ -125,7 +126,7 @@ func parseStartupMessage(version uint32, rest []byte) (Startup, error) {
 		}
 		value, after, ok := cutString(rest)
 		if !ok {
-			return s, protocolErrorf("invalid startup packet layout: parameter without a value")
+			return s, protocolErrorf("invalid startup packet layout: expected terminator as last byte")
 		}
 		rest = after
 		if strings.HasPrefix(name, "_pq_.") {

@@ -53,7 +53,10 @@ func TestParseStartupRefuses(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", name, s, err)
 		}
 	}
-	for n, ok := range map[uint32]bool{0: false, 7: false, 8: true, 10000: true, 10001: false, 1 << 31: false} {
+	if _, err := pgwire.ParseStartup(startup(4<<16, "")); !errors.Is(err, pgwire.ErrVersion) {
+		t.Errorf("protocol 4.0: %v", err)
+	}
+	for n, ok := range map[uint32]bool{0: false, 7: false, 8: true, 10004: true, 10005: false, 1 << 31: false} {
 		var field [4]byte
 		binary.BigEndian.PutUint32(field[:], n)
 		if got, err := pgwire.StartupLength(field); (err == nil) != ok || ok && got != int(n) {
@@ -65,7 +68,7 @@ func TestParseStartupRefuses(t *testing.T) {
 func TestAnswersAreReadBackAsFrames(t *testing.T) {
 	var p []byte
 	p = pgwire.AppendAuthenticationOk(p)
-	p = pgwire.AppendNegotiateProtocolVersion(p, []string{"_pq_.x"})
+	p = pgwire.AppendNegotiateProtocolVersion(p, pgwire.VersionLatest, []string{"_pq_.x"})
 	p = pgwire.AppendParameterStatus(p, pgwire.Parameter{Name: "a", Value: "b\x00c"})
 	p = pgwire.AppendBackendKeyData(p, 1, 1<<31)
 	p = pgwire.AppendNotice(p, pgwire.Notice{Severity: "NOTICE", Code: "00000", Message: "wait"})

@@ -38,6 +38,7 @@ type ask struct {
 	timeout   loop.Timer
 	long      loop.Timer
 	abandoned bool // nobody wants the answer any more
+	setting   bool // it may have a lease; what is still refused are its parameters
 }
 
 // grant starts to serve a wish. The lease, if it is granted, must be ended by
@@ -57,6 +58,7 @@ func (a *ask) admit() {
 	var err error
 	if a.route, err = a.d.admit(a); err == nil {
 		a.settings, err = settingsOf(a.parameters, a.route.cfg.IgnoreStartupParameters)
+		a.setting = err != nil
 	}
 	if err != nil {
 		a.refuse(err)
@@ -161,6 +163,7 @@ func (a *ask) attach(u *Upstream) {
 	l := a.d.blanks.takeLease()
 	l.route, l.peer, l.way, l.user, l.application = a.route, a.peer, a.way, a.user, a.application
 	l.up, l.waited, l.granted = u, now.Sub(a.start), now
+	a.setting = true
 	a.fit(l, a.settings, func(err error) {
 		switch {
 		case err != nil:
@@ -205,6 +208,7 @@ func (a *ask) adopt(l *Lease, named bool) {
 		a.d.finish(l, ending{outcome: failureOf(err).Reason})
 		a.by.refused(err)
 	}
+	a.setting = true
 	if named && a.database != l.route.name {
 		end(errOtherRoute(l.route.name, a.database))
 		return

@@ -78,7 +78,7 @@ func TestLeaseInStateStartupStartsOnItsDescriptor(t *testing.T) {
 	d.wantReply(`"state":"startup"`)
 	f = d.adopt(1)
 	f.send(start("database", "other"))
-	f.want("E(3D000)")
+	f.want("RE(3D000)")
 	h.unleased()
 	h.warm("orders", 1)
 }

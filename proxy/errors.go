@@ -24,6 +24,7 @@ const (
 	codeNotSupported      = "0A000"
 	codeNotAuthorized     = "28000"
 	codeNoSuchDatabase    = "3D000"
+	codeSyntax            = "42601"
 	codeTooMany           = "53300"
 	codeShutdown          = "57P01"
 	codeIdle              = "57P05" // idle_session_timeout
@@ -86,6 +87,8 @@ func failureOf(err error) *Failure {
 		return &Failure{SQLState: codeConnectionFailure, Message: inner(err), Reason: "tls"}
 	case errors.Is(err, pgwire.ErrNoPassword), errors.Is(err, pgwire.ErrClearText), errors.Is(err, pgwire.ErrBindingRequired):
 		return &Failure{SQLState: codeConnectionFailure, Message: inner(err), Reason: "login"}
+	case errors.Is(err, pgwire.ErrVersion):
+		return &Failure{SQLState: codeNotSupported, Message: inner(err), Reason: "protocol"}
 	case errors.Is(err, pgwire.ErrProtocol):
 		return &Failure{SQLState: codeProtocolViolation, Message: inner(err), Reason: "protocol"}
 	case errors.Is(err, errGone):

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -77,21 +78,26 @@ const maxSettings = 200
 // session, in the order given: the ones within "options" first, as PostgreSQL
 // applies them. What cannot be had is refused with a *Failure.
 func settingsOf(parameters []pgwire.Parameter, ignore []string) ([]pgwire.Parameter, error) {
-	var fromOptions, out []pgwire.Parameter
+	var options string // the last counts, as of every parameter
+	var out []pgwire.Parameter
 	for _, p := range parameters {
 		switch p.Name {
 		case "user", "database", "replication":
 		case "options":
-			o, err := pgwire.ParseOptions(p.Value)
-			if err != nil {
-				return nil, &Failure{SQLState: codeNotSupported, Message: err.Error(), Reason: "parameter"}
-			}
-			fromOptions = append(fromOptions, o...)
+			options = p.Value
 		default:
 			out = append(out, p)
 		}
 	}
-	all := append(fromOptions, out...)
+	all, err := pgwire.ParseOptions(options)
+	if err != nil {
+		code := codeNotSupported
+		if errors.Is(err, pgwire.ErrNoValue) {
+			code = codeSyntax
+		}
+		return nil, &Failure{SQLState: code, Message: err.Error(), Reason: "parameter"}
+	}
+	all = append(all, out...)
 	if len(all) > maxSettings {
 		return nil, &Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("more than %d start-up parameters", maxSettings), Reason: "parameter"}
 	}

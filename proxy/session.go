@@ -190,12 +190,14 @@ func (s *session) decline(kind pgwire.StartupKind, rest []byte) {
 	switch {
 	case *seen:
 		s.tell(&Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("%s was sent twice", kind), Reason: "protocol"})
-	case len(rest) > 0:
-		s.tell(&Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("received unencrypted data after %s", kind), Reason: "protocol"})
 	default:
 		*seen = true
 		if err := s.function.send(nil, []byte{'N'}); err != nil {
 			s.close("no start-up")
+			return
+		}
+		if len(rest) > 0 {
+			s.tell(&Failure{SQLState: codeProtocolViolation, Message: fmt.Sprintf("received unencrypted data after %s", kind), Reason: "protocol"})
 			return
 		}
 		s.watch(loop.Readable)
@@ -221,7 +223,7 @@ func (s *session) cancel(st *pgwire.Startup) {
 func (s *session) start(st *pgwire.Startup) {
 	s.d.front().Cancel(&s.timer)
 	if st.Version > pgwire.VersionLatest || len(st.Options) > 0 {
-		s.greeting = pgwire.AppendNegotiateProtocolVersion(s.greeting, st.Options)
+		s.greeting = pgwire.AppendNegotiateProtocolVersion(s.greeting, st.Version, st.Options)
 	}
 	s.greeting = pgwire.AppendAuthenticationOk(s.greeting)
 	user, _ := st.Get("user")
@@ -262,6 +264,9 @@ func (s *session) waitsLong() {
 
 // refused is called when the wish was not granted.
 func (s *session) refused(err error) {
+	if s.ask.setting && len(s.function.pending) == 0 { // PostgreSQL applies parameters after authentication
+		loop.Send(s.function.fd, s.greeting)
+	}
 	s.ask = nil
 	s.lease = nil // it is over
 	s.tell(failureOf(err))

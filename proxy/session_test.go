@@ -74,26 +74,29 @@ func TestStartupAndWhatStandsBehindItInOnePacket(t *testing.T) {
 func TestEncryptionIsDeclinedOnceEach(t *testing.T) {
 	h := build(t, nil)
 	for name, c := range map[string]struct {
-		first, then []byte
-		told        string
+		declined [][]byte // each is answered N
+		then     []byte
+		told     string
 	}{
-		"SSL twice":             {sslRequest, sslRequest, "E(08P01)"},
-		"GSS twice":             {gssencRequest, gssencRequest, "E(08P01)"},
-		"SSL, then GSS":         {sslRequest, append(gssencRequest[:8:8], start()...), "E(08P01)"}, // bytes behind it
-		"SSL with bytes behind": {nil, append(sslRequest[:8:8], start()...), "E(08P01)"},
-		"GSS with bytes behind": {nil, append(gssencRequest[:8:8], 'x'), "E(08P01)"},
-		"SSL, then start-up":    {sslRequest, start(), welcome},
+		"SSL twice":             {[][]byte{sslRequest}, sslRequest, "E(08P01)"},
+		"GSS twice":             {[][]byte{gssencRequest}, gssencRequest, "E(08P01)"},
+		"SSL, then GSS":         {[][]byte{sslRequest, append(gssencRequest[:8:8], start()...)}, nil, "E(08P01)"}, // bytes behind it
+		"SSL with bytes behind": {[][]byte{append(sslRequest[:8:8], start()...)}, nil, "E(08P01)"},
+		"GSS with bytes behind": {[][]byte{append(gssencRequest[:8:8], 'x')}, nil, "E(08P01)"},
+		"SSL, then start-up":    {[][]byte{sslRequest}, start(), welcome},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := h.wire()
 			f.t = t
-			if c.first != nil {
-				f.send(c.first)
+			for _, request := range c.declined {
+				f.send(request)
 				if f.byte() != 'N' {
 					t.Fatal("not declined")
 				}
 			}
-			f.send(c.then)
+			if c.then != nil {
+				f.send(c.then)
+			}
 			f.want(c.told)
 			f.Close()
 			h.empty()
@@ -108,7 +111,7 @@ func TestStartupThatIsNotTheProtocolIsToldSo(t *testing.T) {
 		"HTTP":           {"GET / HTTP/1.1\r\n\r\n", "E(08P01)"},
 		"too short":      {"\x00\x00\x00\x07\x00\x03\x00\x00", "E(08P01)"},
 		"too long":       {"\x00\x01\x00\x00", "E(08P01)"},
-		"protocol 2":     {"\x00\x00\x00\x08\x00\x02\x00\x00", "E(08P01)"},
+		"protocol 2":     {"\x00\x00\x00\x08\x00\x02\x00\x00", "E(0A000)"},
 		"no user":        {string(start("user", "")), "E(28000)"},
 		"no such route":  {string(start("database", "nowhere")), "E(3D000)"},
 		"replication":    {string(start("replication", "true")), welcome},

@@ -99,7 +99,7 @@ func TestParameterThatIsRefusedLater(t *testing.T) {
 	h.unleased()
 	f = h.wire()
 	f.send(start("TimeZone", "CET"))
-	f.want("E(22023)") // it is not remembered any more
+	f.want("RE(22023)") // it is not remembered any more
 	f.Close()
 	h.empty()
 	if strings.Contains(h.backend.heard(), "in vain") {
