@@ -7,10 +7,10 @@ import (
 )
 
 // checkChain refuses a chain that is not leaf first and each signed by the next, that holds a certificate outside its
-// validity, or whose leaf may not be a TLS client.
-func checkChain(path string, chain []*x509.Certificate, now time.Time) error {
+// validity, or whose leaf may not be used for the purpose.
+func checkChain(path string, chain []*x509.Certificate, p Purpose, now time.Time) error {
 	for i, c := range chain {
-		if err := checkValidity(path, label(i), c, now); err != nil {
+		if err := checkValidity(path, p.label(i), c, now); err != nil {
 			return err
 		}
 	}
@@ -19,14 +19,31 @@ func checkChain(path string, chain []*x509.Certificate, now time.Time) error {
 			return brokenChain(path, chain, i, err)
 		}
 	}
-	return checkPurpose(path, chain[0])
+	return checkPurpose(path, chain[0], p)
 }
 
-func label(position int) string {
-	if position == 0 {
-		return "client certificate"
+// Purpose is what a certificate is to be used for. The zero value is ForClient.
+type Purpose uint8
+
+const (
+	ForClient Purpose = iota // to show a server who we are
+	ForServer                // to show clients who we are
+	ForBoth
+)
+
+var purposeNames = [...]string{"client", "server", "client and server"}
+
+func (p Purpose) String() string { return purposeNames[min(int(p), len(purposeNames)-1)] }
+
+// label names a certificate of a chain in a sentence.
+func (p Purpose) label(position int) string {
+	switch {
+	case position > 0:
+		return "intermediate certificate"
+	case p == ForServer:
+		return "server certificate"
 	}
-	return "intermediate certificate"
+	return "client certificate"
 }
 
 // brokenChain says why certificate i is not followed by its issuer.
@@ -60,20 +77,27 @@ func checkValidity(path, what string, c *x509.Certificate, now time.Time) error 
 	return nil
 }
 
-// checkPurpose applies what the server's TLS library (OpenSSL's purpose "sslclient") will apply: without the extension
-// anything goes; with it, it must allow clients. PostgreSQL reports a refusal only after the handshake, so it is better
-// told here.
-func checkPurpose(path string, leaf *x509.Certificate) error {
-	usages := leaf.ExtKeyUsage
-	if len(usages)+len(leaf.UnknownExtKeyUsage) > 0 &&
-		!slices.Contains(usages, x509.ExtKeyUsageClientAuth) && !slices.Contains(usages, x509.ExtKeyUsageAny) {
+// checkPurpose applies what the peer's TLS library (OpenSSL's purposes "sslclient" and "sslserver") will apply: without
+// the extension anything goes; with it, it must allow the purpose. PostgreSQL reports a refusal only after the handshake,
+// so it is better told here.
+func checkPurpose(path string, leaf *x509.Certificate, p Purpose) error {
+	if p != ForServer && !allows(leaf, x509.ExtKeyUsageClientAuth) {
 		return refuse(WrongPurpose, path, "client certificate %s (%s) may not be used by a client, its extended key usage "+
 			"lacks clientAuth: issue one with clientAuth", path, leaf.Subject)
 	}
+	if p != ForClient && !allows(leaf, x509.ExtKeyUsageServerAuth) {
+		return refuse(WrongPurpose, path, "server certificate %s (%s) may not be used by a server, its extended key usage "+
+			"lacks serverAuth: issue one with serverAuth", path, leaf.Subject)
+	}
 	signs := x509.KeyUsageDigitalSignature | x509.KeyUsageKeyAgreement
 	if leaf.KeyUsage != 0 && leaf.KeyUsage&signs == 0 {
-		return refuse(WrongPurpose, path, "client certificate %s (%s) may not sign, its key usage lacks digitalSignature: "+
-			"issue one with digitalSignature", path, leaf.Subject)
+		return refuse(WrongPurpose, path, "%s %s (%s) may not sign, its key usage lacks digitalSignature: "+
+			"issue one with digitalSignature", p.label(0), path, leaf.Subject)
 	}
 	return nil
+}
+
+func allows(leaf *x509.Certificate, usage x509.ExtKeyUsage) bool {
+	usages := leaf.ExtKeyUsage
+	return len(usages)+len(leaf.UnknownExtKeyUsage) == 0 || slices.Contains(usages, usage) || slices.Contains(usages, x509.ExtKeyUsageAny)
 }

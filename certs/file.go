@@ -24,6 +24,8 @@ type FileSource struct {
 	Cert  string // path of the client certificate, leaf first, then its issuers
 	Key   string // path of its private key, in clear
 	Roots string // path of the trust anchors
+	// Purpose is what the certificate must be good for.
+	Purpose Purpose
 }
 
 // Load reads and validates the files as one set. Files that change while they are read are read again, a few times; if
@@ -78,7 +80,7 @@ func (p PEMSet) same(q PEMSet) bool {
 }
 
 func (f FileSource) take() (set PEMSet, err error) {
-	set.CertPath, set.KeyPath, set.RootsPath = f.Cert, f.Key, f.Roots
+	set.CertPath, set.KeyPath, set.RootsPath, set.Purpose = f.Cert, f.Key, f.Roots, f.Purpose
 	dirs := map[string]string{} // folder of a Kubernetes volume → what its ..data pointed to in this take
 	if set.Cert, err = readFile(f.Cert, pin(f.Cert, dirs), maxFileSize, false); err != nil {
 		return PEMSet{}, err

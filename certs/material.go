@@ -19,6 +19,7 @@ type Material struct {
 	roots       *x509.CertPool
 	notAfter    time.Time
 	digest      [sha256.Size]byte
+	purpose     Purpose
 }
 
 // PEMSet is a set as bytes, with the names to use for its parts in error sentences. Cert and Key go together; either
@@ -26,11 +27,12 @@ type Material struct {
 type PEMSet struct {
 	Cert, Key, Roots             []byte
 	CertPath, KeyPath, RootsPath string
+	Purpose                      Purpose
 }
 
 // Parse validates the whole set at the given instant. Errors are of type *Error.
 func (p PEMSet) Parse(now time.Time) (*Material, error) {
-	m := &Material{digest: p.digest()}
+	m := &Material{digest: p.digest(), purpose: p.Purpose}
 	if err := p.complete(); err != nil {
 		return nil, err
 	}
@@ -82,7 +84,7 @@ func (m *Material) addClient(p PEMSet, now time.Time) error {
 	if err := checkPair(p, chain, key); err != nil {
 		return err
 	}
-	if err := checkChain(p.CertPath, chain, now); err != nil {
+	if err := checkChain(p.CertPath, chain, p.Purpose, now); err != nil {
 		return err
 	}
 	m.chain = chain

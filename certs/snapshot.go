@@ -21,11 +21,12 @@ type Snapshot struct {
 	Anchors     []*x509.Certificate // the certificates in Roots
 	NotAfter    time.Time           // the earliest end in Chain; zero if Certificate is nil
 	Digest      [sha256.Size]byte   // over the source's bytes; equal digests mean equal sets
+	purpose     Purpose
 }
 
 func newSnapshot(name string, generation uint64, m *Material) *Snapshot {
 	s := &Snapshot{Name: name, Generation: generation, Certificate: m.certificate, Chain: m.chain, Roots: m.roots,
-		Anchors: m.anchors, NotAfter: m.notAfter, Digest: m.digest}
+		Anchors: m.anchors, NotAfter: m.notAfter, Digest: m.digest, purpose: m.purpose}
 	if len(m.chain) > 0 {
 		s.Leaf = m.chain[0]
 	}
@@ -45,7 +46,7 @@ func (s *Snapshot) Serial() string {
 // Without a certificate it returns nil. A dial asks before it dials: the server would only say so after the handshake.
 func (s *Snapshot) Check(now time.Time) error {
 	for i, c := range s.Chain {
-		if err := checkValidity("", fmt.Sprintf("%s of identity %q", label(i), s.Name), c, now); err != nil {
+		if err := checkValidity("", fmt.Sprintf("%s of identity %q", s.purpose.label(i), s.Name), c, now); err != nil {
 			return err
 		}
 	}

@@ -12,12 +12,13 @@ import (
 
 // entry is one listening socket of a door. It belongs to the front loop.
 type entry struct {
-	d       *Daemon
-	door    *door
-	fd      int // owned
-	handoff bool
-	token   loop.Token
-	rest    loop.Timer // until accepting is tried again
+	d        *Daemon
+	door     *door
+	fd       int // owned
+	handoff  bool
+	listener *listener // nil: it is a Unix socket
+	token    loop.Token
+	rest     loop.Timer // until accepting is tried again
 }
 
 // acceptPause is how long a failing accept is left alone.
@@ -27,7 +28,9 @@ const acceptPause = 20 * time.Millisecond
 // descriptors, which each connection has from this one: to close them could take
 // the loop long.
 func (e *entry) open() (err error) {
-	handoff.RefuseDescriptors(e.fd)
+	if e.listener == nil {
+		handoff.RefuseDescriptors(e.fd)
+	}
 	e.token, err = e.d.front().Add(e.fd, e, loop.Readable)
 	return err
 }
@@ -57,6 +60,10 @@ func (e *entry) Ready(loop.Events) {
 		return
 	default:
 		e.trouble(err)
+		return
+	}
+	if e.listener != nil {
+		e.listener.serve(fd)
 		return
 	}
 	peer, err := peerOf(fd)

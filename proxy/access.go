@@ -15,6 +15,8 @@ import (
 type rule struct {
 	uid, gid *uint32
 	any      bool
+	// of a certificate; empty: not given
+	certCN, certDN, certURI string
 }
 
 // access decides who may use a route. The zero value lets in root and the
@@ -45,7 +47,7 @@ func newAccess(own uint32, rules []config.Rule) (access, error) {
 
 // lookupRule returns the rule; that its keys contradict each other is an error.
 func lookupRule(r config.Rule) (rule, error) {
-	out := rule{uid: r.UID, gid: r.GID, any: r.Any}
+	out := rule{uid: r.UID, gid: r.GID, any: r.Any, certCN: r.CertCN, certDN: r.CertDN, certURI: r.CertURI}
 	if r.User != "" {
 		u, err := user.Lookup(r.User)
 		if err != nil {
@@ -110,10 +112,11 @@ func (a *access) allows(p *Peer) bool {
 }
 
 func (r *rule) matches(p *Peer) bool {
-	if r.uid == nil && r.gid == nil {
+	if r.uid == nil && r.gid == nil && r.certCN+r.certDN+r.certURI == "" {
 		return r.any
 	}
-	return (r.uid == nil || p.isUID(*r.uid)) && (r.gid == nil || p.inGroup(*r.gid))
+	return (r.uid == nil || p.isUID(*r.uid)) && (r.gid == nil || p.inGroup(*r.gid)) &&
+		(r.certCN == "" || p.showsCommonName(r.certCN)) && (r.certDN == "" || p.showsDN(r.certDN)) && (r.certURI == "" || p.showsURI(r.certURI))
 }
 
 // isUID compares user ids: the overflow id is nobody, and uid 0 is root only

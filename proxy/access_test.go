@@ -77,23 +77,23 @@ func TestAllRulesThatCannotBeUsedAreReported(t *testing.T) {
 func TestLimitsCountPerUid(t *testing.T) {
 	l := newLimits(config.Limits{Leases: 2, Waiting: 1, Connections: 1})
 	for range 2 {
-		if err := l.take(1, limitLeases); err != nil {
+		if err := l.take(holder{uid: 1}, limitLeases); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.take(1, limitLeases); failureOf(err).SQLState != codeTooMany || !strings.Contains(err.Error(), "limits.leases") {
+	if err := l.take(holder{uid: 1}, limitLeases); failureOf(err).SQLState != codeTooMany || !strings.Contains(err.Error(), "limits.leases") {
 		t.Errorf("got %v", err)
 	}
-	if err := l.take(2, limitLeases); err != nil {
+	if err := l.take(holder{uid: 2}, limitLeases); err != nil {
 		t.Errorf("another uid: %v", err)
 	}
-	if err := l.take(1, limitWaiting); err != nil {
+	if err := l.take(holder{uid: 1}, limitWaiting); err != nil {
 		t.Errorf("another limit: %v", err)
 	}
-	l.give(1, limitWaiting)
-	l.give(1, limitLeases)
-	l.give(1, limitLeases)
-	l.give(2, limitLeases)
+	l.give(holder{uid: 1}, limitWaiting)
+	l.give(holder{uid: 1}, limitLeases)
+	l.give(holder{uid: 1}, limitLeases)
+	l.give(holder{uid: 2}, limitLeases)
 	if len(l.of) != 0 {
 		t.Errorf("%d uids are remembered that hold nothing", len(l.of))
 	}

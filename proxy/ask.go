@@ -45,7 +45,7 @@ type ask struct {
 // finish.
 func (d *Daemon) grant(a *ask) {
 	a.start = time.Now()
-	if err := d.limits.take(a.peer.UID, limitLeases); err != nil {
+	if err := d.limits.take(a.peer.holder(), limitLeases); err != nil {
 		a.tell(err)
 		return
 	}
@@ -82,7 +82,7 @@ func (a *ask) queue() {
 		a.refuse(a.route.pool.full(a.start))
 		return
 	}
-	if err := a.d.limits.take(a.peer.UID, limitWaiting); err != nil {
+	if err := a.d.limits.take(a.peer.holder(), limitWaiting); err != nil {
 		a.refuse(err)
 		return
 	}
@@ -121,7 +121,7 @@ func (a *ask) unqueue() {
 	a.waiter = nil
 	a.d.front().Cancel(&a.timeout)
 	a.d.front().Cancel(&a.long)
-	a.d.limits.give(a.peer.UID, limitWaiting)
+	a.d.limits.give(a.peer.holder(), limitWaiting)
 }
 
 // delivered is called when the queue has served a wish.
@@ -232,7 +232,7 @@ func (a *ask) adopt(l *Lease, named bool) {
 
 // refuse ends a wish that has been counted.
 func (a *ask) refuse(err error) {
-	a.d.limits.give(a.peer.UID, limitLeases)
+	a.d.limits.give(a.peer.holder(), limitLeases)
 	a.tell(err)
 }
 

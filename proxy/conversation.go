@@ -45,7 +45,7 @@ type conversation struct {
 
 // serveHandoff serves a new connection of the handoff socket, which it owns.
 func (d *Daemon) serveHandoff(o *door, fd int, peer *Peer) {
-	if err := d.limits.take(peer.UID, limitConnections); err != nil {
+	if err := d.limits.take(peer.holder(), limitConnections); err != nil {
 		d.turnAway(fd, true, failureOf(err))
 		return
 	}
@@ -238,6 +238,6 @@ func (c *conversation) close() {
 	if c.ask != nil {
 		c.ask.abandon()
 	}
-	c.d.limits.give(c.peer.UID, limitConnections)
+	c.d.limits.give(c.peer.holder(), limitConnections)
 	c.d.exit(c)
 }

@@ -44,6 +44,7 @@ type Daemon struct {
 	limits  *limits
 	leases  *registry
 	doors   []*door
+	tcp     *listener // nil: there is none
 	table   atomic.Pointer[table]
 	started time.Time
 	base    context.Context // of everything that outlives a drain
@@ -71,6 +72,7 @@ type table struct {
 	cfg        *config.Config
 	identities map[string]*certs.Identity
 	routes     map[string]*Route
+	gate       *gate // of the TCP listener; nil: there is none
 }
 
 // New takes the lock, loads identities and binds the sockets; functions are
@@ -112,6 +114,9 @@ func New(cfg *config.Config, o Options) (_ *Daemon, err error) {
 		}
 		d.doors = append(d.doors, o)
 	}
+	if d.tcp, err = d.openListener(context.Background(), cfg.Listen); err != nil {
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -132,7 +137,7 @@ func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
 	t := &table{cfg: cfg, identities: map[string]*certs.Identity{}, routes: map[string]*Route{}}
 	var problems []error
 	for name, c := range cfg.Identities {
-		id, err := loadIdentity(name, c, before)
+		id, err := loadIdentity(name, c, purposeOf(name, cfg), before)
 		if err != nil {
 			d.trail.Record(audit.Event{Event: audit.IdentityRefused, Identity: name, Message: err.Error()})
 			problems = append(problems, err)
@@ -152,19 +157,38 @@ func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
 		}
 		t.routes[name] = r
 	}
+	var err error
+	if t.gate, err = newGate(cfg.Listen, t.identities); err != nil {
+		problems = append(problems, err)
+	}
 	if len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
 	return t, nil
 }
 
+// purposeOf says what the certificate of an identity is used for.
+func purposeOf(name string, cfg *config.Config) certs.Purpose {
+	client := false
+	for _, r := range cfg.Routes {
+		client = client || r.TLS.Identity == name
+	}
+	switch {
+	case cfg.Listen.Address == "" || cfg.Listen.Identity != name:
+		return certs.ForClient
+	case client:
+		return certs.ForBoth
+	}
+	return certs.ForServer
+}
+
 // loadIdentity loads an identity anew; if its bytes are those of before, that
 // one goes on with its generation.
-func loadIdentity(name string, c config.Identity, before *table) (*certs.Identity, error) {
+func loadIdentity(name string, c config.Identity, purpose certs.Purpose, before *table) (*certs.Identity, error) {
 	var source certs.Source
 	switch {
 	case c.File != nil:
-		source = certs.FileSource{Cert: c.File.Cert, Key: c.File.Key, Roots: c.File.Roots}
+		source = certs.FileSource{Cert: c.File.Cert, Key: c.File.Key, Roots: c.File.Roots, Purpose: purpose}
 	default:
 		source = certs.SelfSource{CommonName: c.Self.CommonName, Dir: c.Self.Directory}
 	}
@@ -186,6 +210,7 @@ func (d *Daemon) closeAll() {
 	for _, o := range d.doors {
 		o.close()
 	}
+	d.tcp.close()
 	if d.trail != nil {
 		d.trail.Close()
 	}
@@ -203,7 +228,7 @@ func (d *Daemon) onlyRoute(o *door, p *Peer) (string, error) {
 	}
 	slices.Sort(names)
 	if len(names) != 1 {
-		return "", &Failure{SQLState: codeNoSuchDatabase, Message: fmt.Sprintf("no route was named, and uid %d may use %d", p.UID, len(names)), Hint: "name one of them: " + strings.Join(names, ", "), Reason: "no_route"}
+		return "", &Failure{SQLState: codeNoSuchDatabase, Message: fmt.Sprintf("no route was named, and %s may use %d", p, len(names)), Hint: "name one of them: " + strings.Join(names, ", "), Reason: "no_route"}
 	}
 	return names[0], nil
 }

@@ -25,6 +25,9 @@ import (
 	"pghandoff/tlsstate/utlshandshake"
 )
 
+// keepAlive finds a peer that is gone without a word within a minute.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
+
 // tcpUserTimeout is how long sent data may stay unacknowledged before the
 // kernel gives a dead server up.
 const tcpUserTimeout = 30 * time.Second
@@ -253,7 +256,7 @@ func (d *dialler) open(ctx context.Context, server config.Server) (net.Conn, err
 	if server.Unix {
 		network = "unix"
 	}
-	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}}
+	dialer := net.Dialer{KeepAliveConfig: keepAlive}
 	nc, err := dialer.DialContext(ctx, network, server.String())
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ const (
 	codeProtocolViolation = "08P01"
 	codeNotSupported      = "0A000"
 	codeNotAuthorized     = "28000"
+	codeWrongPassword     = "28P01"
 	codeNoSuchDatabase    = "3D000"
 	codeSyntax            = "42601"
 	codeTooMany           = "53300"
@@ -131,7 +132,7 @@ func trustError(err error) error {
 	case errors.As(err, &own):
 		return own
 	}
-	for _, sentinel := range []error{tlsstate.ErrNotOffered, tlsstate.ErrRefused, tlsstate.ErrNotPostgres, tlsstate.ErrNotTLS, tlsstate.ErrNoALPN, tlsstate.ErrHandover, tlsstate.ErrExhausted} {
+	for _, sentinel := range []error{tlsstate.ErrNotOffered, tlsstate.ErrRefused, tlsstate.ErrNotPostgres, tlsstate.ErrNotTLS, tlsstate.ErrNoALPN, tlsstate.ErrClientNoALPN, tlsstate.ErrHandover, tlsstate.ErrExhausted} {
 		if errors.Is(err, sentinel) {
 			return sentinel
 		}
@@ -188,7 +189,7 @@ func errOtherRoute(route, named string) *Failure {
 }
 
 func errNotAllowed(p *Peer, route string) *Failure {
-	return &Failure{SQLState: codeNotAuthorized, Message: fmt.Sprintf("uid %d may not use route %q", p.UID, route), Hint: "the route's allow rules must match it", Reason: "not_allowed"}
+	return &Failure{SQLState: codeNotAuthorized, Message: fmt.Sprintf("%s may not use route %q", p, route), Hint: "the route's allow rules must match it", Reason: "not_allowed"}
 }
 
 func errPoolFull(route string, waited time.Duration, max int) *Failure {
@@ -196,8 +197,8 @@ func errPoolFull(route string, waited time.Duration, max int) *Failure {
 		Hint: fmt.Sprintf("all %d are in use: pool.max and pool.wait_timeout bound them", max), Retry: true, Reason: "pool_full"}
 }
 
-func errOverLimit(uid uint32, setting string, n int) *Failure {
-	return &Failure{SQLState: codeTooMany, Message: fmt.Sprintf("uid %d is over its limit of %d", uid, n), Hint: "setting limits." + setting, Retry: true, Reason: "over_limit"}
+func errOverLimit(who holder, setting string, n int) *Failure {
+	return &Failure{SQLState: codeTooMany, Message: fmt.Sprintf("%s is over its limit of %d", who, n), Hint: "setting limits." + setting, Retry: true, Reason: "over_limit"}
 }
 
 func errDescriptors() *Failure {

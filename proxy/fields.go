@@ -10,6 +10,7 @@ const (
 	fieldBackendPID = "backend_pid"
 	fieldReason     = "reason"
 	fieldSocket     = "socket"
+	fieldAddress    = "address"
 	fieldWait       = "wait"
 	fieldRetryIn    = "retry_in"
 )

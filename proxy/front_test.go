@@ -160,7 +160,7 @@ func (h *house) lease() *Lease {
 func (h *house) held() usage {
 	h.d.limits.mu.Lock()
 	defer h.d.limits.mu.Unlock()
-	if u := h.d.limits.of[uint32(os.Geteuid())]; u != nil {
+	if u := h.d.limits.of[holder{uid: uint32(os.Geteuid())}]; u != nil {
 		return *u
 	}
 	return usage{}

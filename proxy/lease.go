@@ -124,9 +124,9 @@ func (d *Daemon) finish(l *Lease, end ending) {
 	l.released = true
 	l.mu.Unlock()
 	d.leases.remove(l)
-	d.limits.give(l.peer.UID, limitLeases)
+	d.limits.give(l.peer.holder(), limitLeases)
 	if l.connection {
-		d.limits.give(l.peer.UID, limitConnections)
+		d.limits.give(l.peer.holder(), limitConnections)
 	}
 	e := l.event(end.kind())
 	e.Outcome, e.DurationMS = end.outcome, time.Since(l.granted).Milliseconds()

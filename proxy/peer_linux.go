@@ -19,11 +19,13 @@ import (
 const overflowID = 65534
 
 // Peer is the process at the other end of a Unix socket, as the kernel told
-// when it connected.
+// when it connected, or a function on another host.
 type Peer struct {
 	UID uint32
 	GID uint32
 	PID int32 // 0: in a pid namespace that we do not see
+
+	remote *remote // nil: on this host
 
 	socket  int // to ask further; borrowed while access is decided
 	root    answer
@@ -56,6 +58,22 @@ func peerOf(fd int) (*Peer, error) {
 	}{Peer{UID: cred.Uid, GID: cred.Gid, PID: cred.Pid, socket: fd}, audit.Peer{UID: cred.Uid, GID: cred.Gid, PID: cred.Pid}}
 	both.Peer.named = &both.named
 	return &both.Peer, nil
+}
+
+// holder is whose usage the peer's counts as.
+func (p *Peer) holder() holder {
+	if p.remote != nil {
+		return holder{address: p.remote.address.Addr()}
+	}
+	return holder{uid: p.UID}
+}
+
+// String says who it is, as far as that decides about access.
+func (p *Peer) String() string {
+	if p.remote != nil {
+		return p.remote.String()
+	}
+	return fmt.Sprintf("uid %d", p.UID)
 }
 
 // gone notes that the socket is closed, and so can answer nothing any more.

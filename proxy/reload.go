@@ -86,6 +86,7 @@ func (r *Route) inherit(before *Route, idBefore, idAfter *certs.Identity) *Route
 		return r
 	}
 	r.dialler, r.pool, r.cancels, r.stop = before.dialler, before.pool, before.cancels, before.stop
+	r.own, r.known = before.own, before.known
 	r.pool.forget()
 	return r
 }

@@ -109,7 +109,7 @@ func (d *Daemon) begin(l *Lease, state handoff.State, peer *Peer, o *door, ours 
 		d.relay(l, ours, nil)
 		return
 	}
-	s := &session{d: d, peer: peer, door: o, lease: l, function: ours}
+	s := &session{d: d, peer: peer, door: o, way: "handoff", lease: l, function: ours}
 	d.front().Rebind(ours.token, s)
 	if revoked, now := l.hold(s); revoked != nil {
 		s.stop(revoked, now)
@@ -134,7 +134,7 @@ const (
 func (c *conversation) claim() {
 	claim := c.talk.Claim(c.call)
 	l := c.d.leases.withID(claim.Lease)
-	if l == nil || l.peer.UID != c.peer.UID || !claim.Owner && (claim.Secret == nil || uint32(*claim.Secret) != l.secret) {
+	if l == nil || l.peer.holder() != c.peer.holder() || !claim.Owner && (claim.Secret == nil || uint32(*claim.Secret) != l.secret) {
 		c.wrong++
 		c.d.front().Set(&c.timer, min(wrongSecretDelay*time.Duration(c.wrong), maxWrongSecretDelay), c)
 		return

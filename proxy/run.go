@@ -126,9 +126,15 @@ func (d *Daemon) openDoors() (err error) {
 				err = errors.Join(err, e.open())
 			}
 		}
+		if d.tcp != nil {
+			err = errors.Join(err, d.tcp.entry.open())
+		}
 	})
 	for _, o := range d.doors {
 		d.log.Info().Str(fieldSocket, o.dir).Msg("serving functions")
+	}
+	if d.tcp != nil {
+		d.log.Info().Str(fieldAddress, d.Address()).Msg("serving functions by TCP")
 	}
 	return err
 }
@@ -140,6 +146,7 @@ func (d *Daemon) closeDoors() {
 			o.remove()
 			o.close()
 		}
+		d.tcp.close()
 		d.descriptors.close()
 		d.pairs.close()
 		for v := range d.visitors {

@@ -26,6 +26,7 @@ type session struct {
 	d        *Daemon
 	peer     *Peer
 	door     *door
+	way      string // "wire" or "tcp"
 	function end
 	// lease is what was granted before the start-up (handoff); nil: it is
 	// granted by it (wire).
@@ -39,14 +40,15 @@ type session struct {
 	packet   []byte  // of a start-up packet that is not whole
 	surplus  []byte  // what came behind it
 	greeting []byte  // what goes out before the parameters
+	greeted  bool    // NegotiateProtocolVersion is out already
 	over     bool
 }
 
 // serveWire serves a new connection of the wire socket, which it owns.
 func (d *Daemon) serveWire(o *door, fd int, peer *Peer) {
-	s := &session{d: d, peer: peer, door: o, function: end{fd: fd}}
+	s := &session{d: d, peer: peer, door: o, way: "wire", function: end{fd: fd}}
 	patience := d.startupPatience
-	if err := d.limits.take(peer.UID, limitConnections); err != nil {
+	if err := d.limits.take(peer.holder(), limitConnections); err != nil {
 		s.refusal, patience = failureOf(err), d.refusalPatience
 		if d.refusals == slowRefusals {
 			d.turnAway(fd, false, s.refusal)
@@ -219,11 +221,20 @@ func (s *session) cancel(st *pgwire.Startup) {
 	s.d.later(s.d.front(), func() { s.d.cancel(s.d.base, s.peer, pid, secret) }, func() { s.close("") })
 }
 
+// negotiation is what is told to a function that asks for a protocol, or options
+// of it, which we do not speak.
+func negotiation(st *pgwire.Startup) []byte {
+	if st.Version > pgwire.VersionLatest || len(st.Options) > 0 {
+		return pgwire.AppendNegotiateProtocolVersion(nil, st.Version, st.Options)
+	}
+	return nil
+}
+
 // start answers a start-up message: it asks for a lease, unless there is one.
 func (s *session) start(st *pgwire.Startup) {
 	s.d.front().Cancel(&s.timer)
-	if st.Version > pgwire.VersionLatest || len(st.Options) > 0 {
-		s.greeting = pgwire.AppendNegotiateProtocolVersion(s.greeting, st.Version, st.Options)
+	if !s.greeted {
+		s.greeting = negotiation(st)
 	}
 	s.greeting = pgwire.AppendAuthenticationOk(s.greeting)
 	user, _ := st.Get("user")
@@ -239,7 +250,7 @@ func (s *session) start(st *pgwire.Startup) {
 		database = s.d.replicated(s.door, s.peer)
 	}
 	application, _ := st.Get("application_name")
-	s.ask = &ask{d: s.d, by: s, peer: s.peer, door: s.door, way: "wire", database: database, user: user, application: application, parameters: st.Parameters}
+	s.ask = &ask{d: s.d, by: s, peer: s.peer, door: s.door, way: s.way, database: database, user: user, application: application, parameters: st.Parameters}
 	if s.lease != nil {
 		s.ask.adopt(s.lease, named)
 	} else {
@@ -265,7 +276,7 @@ func (s *session) waitsLong() {
 // refused is called when the wish was not granted.
 func (s *session) refused(err error) {
 	if s.ask.setting && len(s.function.pending) == 0 { // PostgreSQL applies parameters after authentication
-		loop.Send(s.function.fd, s.greeting)
+		s.function.say(s.d.front().Out, s.greeting)
 	}
 	s.ask = nil
 	s.lease = nil // it is over
@@ -337,7 +348,7 @@ func (s *session) close(why string) {
 	case s.refusal != nil:
 		s.d.refusals--
 	case s.counted:
-		s.d.limits.give(s.peer.UID, limitConnections)
+		s.d.limits.give(s.peer.holder(), limitConnections)
 	}
 	s.d.exit(s)
 }

@@ -108,6 +108,8 @@ type settings struct {
 	User   string
 	Roots  string // trust anchors, in place of the cluster's
 	Secret string // the password, in place of the cluster's
+	// further identities, each with a comma in front
+	Identities string
 }
 
 // configure writes a configuration for the cluster into the daemon's folder.
@@ -136,7 +138,7 @@ socket: {mode: %q}
 log: {level: debug}
 audit: {file: %q}
 %s
-identities: {app: {file: {%s}}}
+identities: {app: {file: {%s}}%s}
 routes:
   orders:
     servers: ["127.0.0.1:%d"]
@@ -146,7 +148,7 @@ routes:
     pool: {%s}
     allow: [%s]
 %s
-`, d.runDir, or(s.Mode, "0666"), d.auditLog, s.Global, identity, pg.Port, or(s.User, pg.Role), secret,
+`, d.runDir, or(s.Mode, "0666"), d.auditLog, s.Global, identity, s.Identities, pg.Port, or(s.User, pg.Role), secret,
 		or(s.TLS, "identity: app"), or(s.Pool, "min_idle: 2, max: 10"), or(s.Allow, "any: true"), s.Route))
 }
 

@@ -57,6 +57,11 @@ type Peer struct {
 	GID uint32 `json:"gid"`
 	PID int32  `json:"pid"` // 0: not in a pid namespace that the daemon sees
 	Exe string `json:"exe,omitempty"`
+	// Of a function at the TCP listener, whose ids are 65534: nobody's.
+	Address     string `json:"address,omitempty"`
+	CertSubject string `json:"cert_subject,omitempty"`
+	CertSerial  string `json:"cert_serial,omitempty"` // hexadecimal
+	LoginUser   string `json:"login_user,omitempty"`  // whose password it knew
 }
 
 // Upstream is the backend on the other side.

@@ -33,6 +33,9 @@ type Config struct {
 	Loops int `yaml:"loops" default:"0"`
 	// What one peer uid may hold at a time.
 	Limits Limits `yaml:"limits"`
+	// A TCP listener with TLS, for functions that share no Unix socket with the
+	// daemon: in a virtual machine, or on another host.
+	Listen Listen `yaml:"listen"`
 	// Where the audit trail goes.
 	Audit Audit `yaml:"audit"`
 	// Client certificates and trust anchors, by name. Exactly one source each.
@@ -81,6 +84,26 @@ type Limits struct {
 	Waiting int `yaml:"waiting" default:"1000"`
 	// Open connections to the sockets.
 	Connections int `yaml:"connections" default:"2000"`
+}
+
+// Listen is a TCP listener with TLS. At least one of `client_roots` and `users` is
+// needed; with both, a function must show a certificate and know a password.
+type Listen struct {
+	// `host:port` to listen on; `:port` is every address of this host. Empty: there
+	// is no listener.
+	Address string `yaml:"address"`
+	// Name of the entry of `identities` whose certificate is shown to functions. Its
+	// source must be `file`, and a server must be allowed to use the certificate.
+	Identity string `yaml:"identity"`
+	// PEM file of certificate authorities: a function must show a certificate that
+	// chains to one of them. SIGHUP reads it anew. Empty: none is asked for.
+	ClientRoots string `yaml:"client_roots"`
+	// File of users and SCRAM-SHA-256 verifiers, a line `"name" "SCRAM-SHA-256$…"`
+	// for each, as PgBouncer's `auth_file`; others may not read it. A function logs
+	// in as one of them. SIGHUP reads it anew. Empty: no password is asked for.
+	Users string `yaml:"users"`
+	// Oldest version of TLS that is accepted: `1.2` or `1.3`.
+	MinVersion string `yaml:"min_version" default:"1.2"`
 }
 
 // Audit says where the audit trail goes.
@@ -246,8 +269,14 @@ type Rule struct {
 	GID *uint32 `yaml:"gid"`
 	// Group name, looked up on this host.
 	Group string `yaml:"group"`
-	// `true`: whoever can open the socket.
+	// `true`: whoever can open the socket, or has logged in at the TCP listener.
 	Any bool `yaml:"any"`
+	// Common name of the certificate that a function shows at the TCP listener.
+	CertCN string `yaml:"cert_cn"`
+	// Its distinguished name, as RFC 4514 writes it: `CN=app,OU=jobs,O=Example`.
+	CertDN string `yaml:"cert_dn"`
+	// One of its URIs, such as a SPIFFE ID.
+	CertURI string `yaml:"cert_uri"`
 }
 
 // Duration is a time.Duration that is written with its unit ("5s", "1h30m").

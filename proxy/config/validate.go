@@ -71,6 +71,7 @@ func (c *Config) validate() Problems {
 	for i, f := range c.Sockets {
 		v.folder(fmt.Sprintf("sockets[%d]", i), f, c.Routes)
 	}
+	v.listen(c.Listen, c.Identities)
 	for _, name := range slices.Sorted(maps.Keys(c.Identities)) {
 		v.identity("identities."+name, c.Identities[name])
 	}
@@ -102,6 +103,31 @@ func (v *validator) folder(key string, f Folder, routes map[string]Route) {
 		}
 	}
 	v.rules(key+".allow", f.Allow)
+}
+
+func (v *validator) listen(l Listen, identities map[string]Identity) {
+	if l.Address == "" {
+		if l.Identity+l.ClientRoots+l.Users != "" {
+			v.add("listen.address", "is missing: host:port, or :port for every address of this host")
+		}
+		return
+	}
+	if _, port, err := net.SplitHostPort(l.Address); err != nil || port == "" {
+		v.add("listen.address", "is not host:port, nor :port")
+	}
+	id, ok := identities[l.Identity]
+	switch {
+	case l.Identity == "":
+		v.add("listen.identity", "is missing: functions verify the certificate of an entry of identities")
+	case !ok:
+		v.add("listen.identity", "there is no identity %q", l.Identity)
+	case id.File == nil || id.File.Cert == "":
+		v.add("listen.identity", "identity %q has no certificate for a server: its source must be file, with cert and key", l.Identity)
+	}
+	if l.ClientRoots == "" && l.Users == "" {
+		v.add("listen", "needs client_roots, users, or both: without them everybody would be let in")
+	}
+	v.oneOf("listen.min_version", l.MinVersion, "1.2", "1.3")
 }
 
 func (v *validator) identity(key string, id Identity) {
