@@ -44,6 +44,7 @@ type dialler struct {
 	binding  pgwire.BindingMode
 	hello    tlsstate.Handshaker // nil: crypto/tls
 	groups   groups
+	hellos   hellos
 	oldest   uint16 // version of TLS that is accepted
 	trust    trust
 	identity *certs.Identity // nil: none

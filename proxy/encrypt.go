@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pghandoff/certs"
@@ -31,6 +32,7 @@ func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) (*tlsst
 	}
 	u.info = stream.Info()
 	d.groups.learn(u.server, u.info)
+	d.hellos.count(u.info)
 	return stream, nil
 }
 
@@ -97,6 +99,27 @@ func newTrust(route string, cfg config.TLS) (trust, error) {
 		t.digest = sha256.Sum256(append(t.digest[:], lists...))
 	}
 	return t, nil
+}
+
+// hellos counts what TLS handshakes with servers cost. Safe for concurrent use.
+type hellos struct {
+	retries atomic.Uint64 // HelloRetryRequests, each a round trip
+	group   atomic.Uint32 // of the last key exchange; 0: not known
+}
+
+func (h *hellos) count(i *tlsstate.Info) {
+	if i.HelloRetryRequest {
+		h.retries.Add(1)
+	}
+	h.group.Store(uint32(i.Curve))
+}
+
+// keyExchange names the group of the last handshake; empty: not known.
+func (h *hellos) keyExchange() string {
+	if g := tls.CurveID(h.group.Load()); g != 0 {
+		return g.String()
+	}
+	return ""
 }
 
 // groups remembers for each server which group it wants a key share for, if that

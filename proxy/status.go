@@ -17,10 +17,11 @@ func kernelTLS() string { return strings.TrimPrefix(ktls.Probe().String(), "kern
 // Status tells what there is: pools, leases, identities. It holds no secrets.
 func (d *Daemon) Status() *admin.Status {
 	t := d.table.Load()
-	s := &admin.Status{Version: d.options.Version, PID: os.Getpid(), Started: d.started, RunDir: d.runDir, Draining: d.draining.Load(), KernelTLS: kernelTLS(),
+	s := &admin.Status{Version: d.options.Version, PID: os.Getpid(), Started: d.started, RunDir: d.runDir, Address: d.Address(), Draining: d.draining.Load(), KernelTLS: kernelTLS(),
 		Routes: []admin.Route{}, Leases: []admin.Lease{}, Identities: []admin.Identity{}}
 	for name, r := range t.routes {
 		e := admin.Route{Name: name, Servers: r.cfg.Servers, User: r.cfg.User, TLSMode: r.cfg.TLS.Mode, MinIdle: r.cfg.Pool.MinIdle, Max: r.cfg.Pool.Max}
+		e.HelloRetries, e.KeyExchange = r.dialler.hellos.retries.Load(), r.dialler.hellos.keyExchange()
 		var last error
 		e.Idle, e.Leased, e.Dialling, e.Waiting, last = r.pool.counts()
 		if last != nil {
@@ -29,7 +30,7 @@ func (d *Daemon) Status() *admin.Status {
 		s.Routes = append(s.Routes, e)
 	}
 	for _, l := range d.leases.all() {
-		s.Leases = append(s.Leases, admin.Lease{ID: l.id, Route: l.route.name, Way: l.way, UID: l.peer.UID, PID: l.peer.PID, BackendPID: l.upstream().pid, Since: l.granted})
+		s.Leases = append(s.Leases, admin.Lease{Address: l.peer.named.Address, ID: l.id, Route: l.route.name, Way: l.way, UID: l.peer.UID, PID: l.peer.PID, BackendPID: l.upstream().pid, Since: l.granted})
 	}
 	for name, id := range t.identities {
 		c := id.Current()

@@ -46,6 +46,33 @@ func TestHelloRetryRequestIsSpared(t *testing.T) {
 	}
 }
 
+// Proves that the daemon's status tells what key exchanges cost: with crypto/tls
+// only the first dials are asked for another key share, with utls none.
+func TestStatusTellsHelloRetryRequests(t *testing.T) {
+	pg := testpg.Shared(t)
+	for _, c := range []struct {
+		handshaker  string
+		least, most uint64
+	}{{"std", 1, 1}, {"utls", 0, 0}} {
+		d := serve(t, pg, settings{TLS: "identity: app, handshaker: " + c.handshaker, Pool: "min_idle: 1, max: 1, reset: close"})
+		for range 5 {
+			c := d.connect()
+			if query(t, c, "select (current_setting('server_version_num')::int >= 180000)::text") == "true" {
+				t.Skip("PostgreSQL 18 and newer take the key share that crypto/tls sends at first")
+			}
+			c.Close(t.Context())
+			d.awaitWarm()
+		}
+		s, err := d.client().Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := s.Routes[0]; r.HelloRetries < c.least || r.HelloRetries > c.most || r.KeyExchange != tls.CurveP256.String() {
+			t.Errorf("%s: %d HelloRetryRequests, key exchange %q", c.handshaker, r.HelloRetries, r.KeyExchange)
+		}
+	}
+}
+
 func dialTLS(t *testing.T, host string, port int, cfg tlsstate.Config) *tlsstate.Stream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -63,7 +63,11 @@ func showStatus(ctx context.Context, w io.Writer, client *admin.Client, asJSON b
 }
 
 func printStatus(w io.Writer, s *admin.Status) error {
-	fmt.Fprintf(w, "pghandoff %s, pid %d, up %s, serving in %s\nkernel TLS (not used yet): %s\n\n", s.Version, s.PID, time.Since(s.Started).Round(time.Second), s.RunDir, s.KernelTLS)
+	where := s.RunDir
+	if s.Address != "" {
+		where += " and at " + s.Address
+	}
+	fmt.Fprintf(w, "pghandoff %s, pid %d, up %s, serving in %s\nkernel TLS (not used yet): %s\n\n", s.Version, s.PID, time.Since(s.Started).Round(time.Second), where, s.KernelTLS)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ROUTE\tIDLE\tLEASED\tDIALLING\tWAITING\tMAX\tTLS\tSERVERS\tLAST ERROR")
 	for _, r := range s.Routes {
