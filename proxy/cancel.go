@@ -33,6 +33,10 @@ func pause(ctx context.Context, d time.Duration) {
 // whoever waits for the end of theirs knows that the signal is out.
 func (d *Daemon) cancel(ctx context.Context, peer *Peer, pid, secret uint32) {
 	l := d.leases.withSecret(secret)
+	if k := (cancelKey{pid, secret, peer.holder()}); l == nil && secret != 0 && d.leases.hasEnded(k) {
+		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.named, Outcome: "already released"})
+		return
+	}
 	if l == nil || l.upstream().pid != pid || l.peer.holder() != peer.holder() {
 		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.named, Outcome: "no such lease"})
 		pause(ctx, wrongCancelDelay)

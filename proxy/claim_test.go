@@ -1,9 +1,13 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"pghandoff/pgwire"
 )
 
 func TestOnlyTheOwnerNeedsNoSecret(t *testing.T) {
@@ -52,4 +56,37 @@ func TestWrongSecretsAreAnsweredSlowly(t *testing.T) {
 	d.Close()
 	d.closeDescriptors()
 	h.empty()
+}
+
+// A driver that cancels what it closes is not kept waiting when it is late; who
+// guesses secrets is.
+func TestLateCancelIsNotTakenForAGuess(t *testing.T) {
+	h := build(t, nil)
+	f := h.wire()
+	f.send(start())
+	f.want(welcome)
+	l := h.lease()
+	f.Close()
+	h.unleased()
+	took := func(pid, secret uint32) time.Duration {
+		begin, c := time.Now(), h.wire()
+		c.send(pgwire.AppendCancelRequest(nil, pid, binary.BigEndian.AppendUint32(nil, secret)))
+		if got := c.says(); got != "." {
+			t.Errorf("told %s", got)
+		}
+		return time.Since(begin)
+	}
+	if d := took(l.up.pid, l.secret); d >= wrongCancelDelay {
+		t.Errorf("a late cancel took %v", d)
+	}
+	for _, guess := range [][2]uint32{{l.up.pid, l.secret + 1}, {l.up.pid + 1, l.secret}, {0, 0}} {
+		if d := took(guess[0], guess[1]); d < wrongCancelDelay {
+			t.Errorf("the guess %v took %v", guess, d)
+		}
+	}
+	h.empty()
+	h.stop()
+	if n := strings.Count(h.trail.String(), `"outcome":"already released"`); n != 1 {
+		t.Errorf("%d late cancels in the audit", n)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/google/uuid"
@@ -15,10 +16,23 @@ type registry struct {
 	mu       sync.Mutex
 	byID     map[string]*Lease
 	bySecret map[uint32]*Lease
+	ended    [keepsEnded]cancelKey // the leases that ended last, in a ring
+	next     int
 	// random is from the kernel, and read ahead for a hundred leases or two: a
 	// function waits for each of them.
 	random *bufio.Reader
 }
+
+// cancelKey is all that a cancel request must show to be heard.
+type cancelKey struct {
+	pid, secret uint32
+	from        holder
+}
+
+// keepsEnded is how many leases are remembered that have ended. Drivers cancel
+// what they close, perhaps too late, and are not to be kept waiting as one who
+// guesses secrets is.
+const keepsEnded = 1024
 
 func newRegistry() *registry {
 	return &registry{byID: map[string]*Lease{}, bySecret: map[uint32]*Lease{}, random: bufio.NewReader(rand.Reader)}
@@ -48,6 +62,16 @@ func (r *registry) remove(l *Lease) {
 	defer r.mu.Unlock()
 	delete(r.byID, l.id)
 	delete(r.bySecret, l.secret)
+	r.ended[r.next] = cancelKey{l.up.pid, l.secret, l.peer.holder()}
+	r.next = (r.next + 1) % keepsEnded
+}
+
+// hasEnded reports whether a cancel request is for a lease that has ended not long
+// ago.
+func (r *registry) hasEnded(k cancelKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.ended[:], k)
 }
 
 func (r *registry) withID(id string) *Lease {
