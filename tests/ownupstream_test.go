@@ -42,7 +42,9 @@ func TestSettingsOfTheStartOfASession(t *testing.T) {
 		}
 	}
 	own()
-	d.awaitEvent("its end", func(e audit.Event) bool { return e.Event == audit.UpstreamClosed && e.Outcome == "parameters of its own" })
+	d.awaitEvent("its end", func(e audit.Event) bool {
+		return e.Event == audit.UpstreamClosed && e.Outcome == "parameters of its own"
+	})
 }
 
 // Proves that PostgreSQL's own programs for replication work through the wire
