@@ -21,10 +21,13 @@ func AppendParameterStatus(dst []byte, p Parameter) []byte {
 	return mustEncode(dst, &pgproto3.ParameterStatus{Name: untilNUL(p.Name), Value: untilNUL(p.Value)})
 }
 
-// AppendBackendKeyData appends a BackendKeyData message with a four-byte
-// secret, which every protocol version takes.
-func AppendBackendKeyData(dst []byte, pid, secret uint32) []byte {
-	return mustEncode(dst, &pgproto3.BackendKeyData{ProcessID: pid, SecretKey: secret})
+// AppendBackendKeyData appends a BackendKeyData message whose key is secret and
+// what comes behind it: nothing, unless the function speaks protocol 3.2, in which
+// keys may be up to 256 bytes long.
+func AppendBackendKeyData(dst []byte, pid, secret uint32, more ...byte) []byte {
+	dst = binary.BigEndian.AppendUint32(append(dst, 'K'), uint32(12+len(more)))
+	dst = binary.BigEndian.AppendUint32(dst, pid)
+	return append(binary.BigEndian.AppendUint32(dst, secret), more...)
 }
 
 // AppendReadyForQuery appends ReadyForQuery with a transaction status 'I', 'T'

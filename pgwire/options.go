@@ -17,7 +17,7 @@ func ParseOptions(s string) ([]Parameter, error) {
 		switch {
 		case w == "-c":
 			if i++; i == len(words) {
-				return nil, protocolErrorf("options: -c requires a value")
+				return nil, &protocolError{"invalid command-line argument for server process: -c", ErrNoValue}
 			}
 			setting = words[i]
 		case strings.HasPrefix(w, "-c"):

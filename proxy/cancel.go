@@ -28,16 +28,17 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // cancel handles a cancel request: it goes to the server only if it names a
-// lease by secret and pid and comes from the lease holder's uid. It returns
+// lease by secret and pid, and by all of its key if that is long, and comes from
+// the lease holder's uid. It returns
 // when the server has been told and has closed the cancel connection, so that
 // whoever waits for the end of theirs knows that the signal is out.
-func (d *Daemon) cancel(ctx context.Context, peer *Peer, pid, secret uint32) {
-	l := d.leases.withSecret(secret)
-	if k := (cancelKey{pid, secret, peer.holder()}); l == nil && secret != 0 && d.leases.hasEnded(k) {
+func (d *Daemon) cancel(ctx context.Context, peer *Peer, k cancelKey, more []byte) {
+	l, ended := d.leases.withKey(k, more)
+	switch {
+	case ended:
 		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.named, Outcome: "already released"})
 		return
-	}
-	if l == nil || l.upstream().pid != pid || l.peer.holder() != peer.holder() {
+	case l == nil:
 		d.trail.Record(audit.Event{Event: audit.CancelDropped, Peer: peer.named, Outcome: "no such lease"})
 		pause(ctx, wrongCancelDelay)
 		return

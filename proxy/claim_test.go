@@ -90,3 +90,45 @@ func TestLateCancelIsNotTakenForAGuess(t *testing.T) {
 		t.Errorf("%d late cancels in the audit", n)
 	}
 }
+
+// A function that speaks protocol 3.2 gets a cancel key of 32 bytes, and only all
+// of it is heard; one that does not gets four.
+func TestCancelKeysAreLongForWhoeverTakesThem(t *testing.T) {
+	h := build(t, nil)
+	for version, length := range map[uint32]int{pgwire.Version30: 4, pgwire.VersionLatest: 32, pgwire.Version30 | 9999: 32} {
+		f := h.wire()
+		packet := start()
+		binary.BigEndian.PutUint32(packet[4:], version)
+		f.send(packet)
+		var key []byte
+		for {
+			typ, body, err := readFrame(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if typ == 'K' {
+				key = body[4:]
+			}
+			if typ == 'Z' {
+				break
+			}
+		}
+		l := h.lease()
+		if len(key) != length {
+			t.Errorf("protocol %x: a key of %d bytes", version, len(key))
+		}
+		k := cancelKey{l.up.pid, l.secret, l.peer.holder()}
+		changed := append([]byte(nil), key[4:]...)
+		for name, c := range map[string]struct {
+			more []byte
+			want bool
+		}{"all of it": {key[4:], true}, "none behind four bytes": {nil, length == 4}, "one byte more": {append(changed, 0), false}} {
+			if got, _ := h.d.leases.withKey(k, c.more); (got != nil) != c.want {
+				t.Errorf("protocol %x, %s: found %v", version, name, got != nil)
+			}
+		}
+		f.Close()
+		h.unleased()
+	}
+	h.empty()
+}

@@ -13,6 +13,7 @@ import (
 type Lease struct {
 	id          string // unique, as secret is; the registry gives both
 	secret      uint32 // for cancel and release
+	more        []byte // of a long cancel key, behind the secret; nil: it is not long
 	route       *Route
 	peer        *Peer
 	way         string // "wire" or "handoff"

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/binary"
 	"io"
 	"slices"
@@ -57,6 +58,34 @@ func (r *registry) add(l *Lease) {
 	r.byID[l.id], r.bySecret[l.secret] = l, l
 }
 
+// moreSecret is how many bytes a long cancel key has beyond the secret: 32 in all,
+// as PostgreSQL's own.
+const moreSecret = 28
+
+// lengthen gives the lease a long cancel key.
+func (r *registry) lengthen(l *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	more := make([]byte, moreSecret)
+	if _, err := io.ReadFull(r.random, more); err != nil {
+		panic(err)
+	}
+	l.more = more
+}
+
+// withKey returns the lease for which a cancel request is; nil: there is none. ended
+// says that there was one not long ago.
+func (r *registry) withKey(k cancelKey, more []byte) (_ *Lease, ended bool) {
+	r.mu.Lock()
+	l := r.bySecret[k.secret]
+	ended = l == nil && k.secret != 0 && slices.Contains(r.ended[:], k)
+	r.mu.Unlock()
+	if l == nil || l.upstream().pid != k.pid || l.peer.holder() != k.from || subtle.ConstantTimeCompare(l.more, more) == 0 {
+		return nil, ended
+	}
+	return l, false
+}
+
 func (r *registry) remove(l *Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,24 +95,10 @@ func (r *registry) remove(l *Lease) {
 	r.next = (r.next + 1) % keepsEnded
 }
 
-// hasEnded reports whether a cancel request is for a lease that has ended not long
-// ago.
-func (r *registry) hasEnded(k cancelKey) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Contains(r.ended[:], k)
-}
-
 func (r *registry) withID(id string) *Lease {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byID[id]
-}
-
-func (r *registry) withSecret(secret uint32) *Lease {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.bySecret[secret]
 }
 
 // all returns the leases there are.

@@ -41,6 +41,7 @@ type session struct {
 	surplus  []byte  // what came behind it
 	greeting []byte  // what goes out before the parameters
 	greeted  bool    // NegotiateProtocolVersion is out already
+	long     bool    // the function speaks protocol 3.2: its cancel key is long
 	over     bool
 }
 
@@ -210,15 +211,11 @@ func (s *session) decline(kind pgwire.StartupKind, rest []byte) {
 // so that whoever waits for its end knows that the signal is out.
 func (s *session) cancel(st *pgwire.Startup) {
 	s.abandonLease("cancel request")
-	if len(st.Secret) != 4 {
-		s.close("")
-		return
-	}
 	s.watch(0)
 	s.d.front().Cancel(&s.timer)
 	s.peer.look()
-	pid, secret := st.PID, binary.BigEndian.Uint32(st.Secret)
-	s.d.later(s.d.front(), func() { s.d.cancel(s.d.base, s.peer, pid, secret) }, func() { s.close("") })
+	pid, secret, more := st.PID, binary.BigEndian.Uint32(st.Secret), st.Secret[4:]
+	s.d.later(s.d.front(), func() { s.d.cancel(s.d.base, s.peer, cancelKey{pid, secret, s.peer.holder()}, more) }, func() { s.close("") })
 }
 
 // negotiation is what is told to a function that asks for a protocol, or options
@@ -233,6 +230,7 @@ func negotiation(st *pgwire.Startup) []byte {
 // start answers a start-up message: it asks for a lease, unless there is one.
 func (s *session) start(st *pgwire.Startup) {
 	s.d.front().Cancel(&s.timer)
+	s.long = st.Version >= pgwire.VersionLatest
 	if !s.greeted {
 		s.greeting = negotiation(st)
 	}
@@ -290,7 +288,10 @@ func (s *session) granted(l *Lease) {
 	l.connection = s.counted
 	reply := append(s.d.front().Out[:0], s.greeting...)
 	reply = append(reply, l.parameters().status...)
-	reply = pgwire.AppendBackendKeyData(reply, l.up.pid, l.secret)
+	if s.long {
+		s.d.leases.lengthen(l)
+	}
+	reply = pgwire.AppendBackendKeyData(reply, l.up.pid, l.secret, l.more...)
 	reply = pgwire.AppendReadyForQuery(reply, 'I')
 	if err := s.function.add(s.d.front().In, reply); err != nil { // behind a notice that may have found no room
 		l.connection = false
