@@ -16,6 +16,7 @@ import (
 
 	"pghandoff/certs"
 	"pghandoff/handoff"
+	"pghandoff/pgwire"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
 	"pghandoff/proxy/loop"
@@ -152,6 +153,7 @@ func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
 			problems = append(problems, err)
 			continue
 		}
+		r.pool.ask = d.askServer
 		if before != nil {
 			r = r.inherit(before.routes[name], before.identities[c.TLS.Identity], t.identities[c.TLS.Identity])
 		}
@@ -165,6 +167,21 @@ func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
 		return nil, errors.Join(problems...)
 	}
 	return t, nil
+}
+
+// askServer lets a server tell an idle upstream what has changed, by a statement
+// without content, and calls then with whether the upstream is as it was.
+func (d *Daemon) askServer(u *Upstream, then func(fit bool)) {
+	asked := d.front().Post(func() {
+		u.loop = d.front()
+		u.exchange(pgwire.AppendQuery(nil, ""), 1, resetPatience, func(out *pgwire.Outcome, err error) {
+			u.leave()
+			then(err == nil && out.Refused == nil && out.Status == 'I')
+		})
+	})
+	if !asked {
+		then(false)
+	}
 }
 
 // purposeOf says what the certificate of an identity is used for.

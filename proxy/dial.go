@@ -99,6 +99,7 @@ func (d *dialler) dialWith(ctx context.Context, startup []pgwire.Parameter) (*Up
 			u, err := d.dialServer(ctx, server, attempt{password.of(server), startup})
 			if err == nil {
 				if err = satisfies(u, want); err == nil {
+					u.standby = u.onStandby()
 					return u, nil
 				}
 				u.close()
@@ -120,6 +121,15 @@ func (d *dialler) dialWith(ctx context.Context, startup []pgwire.Parameter) (*Up
 func refusesPassword(err error) bool {
 	var refused *pgwire.ServerError
 	return errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28")
+}
+
+// standing reports whether the server of an upstream is still what is wanted, by
+// what it has reported since.
+func (d *dialler) standing(u *Upstream) bool {
+	if d.cfg.TargetSessionAttrs == "prefer-standby" {
+		return u.standby == u.onStandby()
+	}
+	return satisfies(u, d.cfg.TargetSessionAttrs) == nil
 }
 
 // satisfies checks target_session_attrs by what the server reported at login

@@ -17,6 +17,11 @@ type pool struct {
 	cfg   config.Pool
 	make  func(context.Context) (*Upstream, error) // dials; a worker's job
 	on    poolEvents
+	// standing says whether an upstream's server is still what the route wants, by
+	// what it has reported; ask lets it report, in the background, and calls then
+	// with whether the upstream is as it was. nil: nobody wants to know.
+	standing func(*Upstream) bool
+	ask      func(u *Upstream, then func(fit bool))
 
 	mu       sync.Mutex
 	idle     []*Upstream // the one that came back last is taken first
@@ -162,6 +167,10 @@ func (p *pool) give(u *Upstream) {
 		p.mu.Unlock()
 		p.drop(u, "max_lifetime")
 		return
+	case p.standing != nil && !p.standing(u):
+		p.mu.Unlock()
+		p.drop(u, reasonChanged)
+		return
 	case len(p.waiters) > 0:
 		w := p.waiters[0]
 		p.waiters = slices.Delete(p.waiters, 0, 1)
@@ -184,6 +193,10 @@ func (p *pool) drop(u *Upstream, reason string) {
 	u.close()
 	p.on.closed(u, reason)
 }
+
+// reasonChanged is why an upstream is closed whose server was promoted, or has
+// become read-only.
+const reasonChanged = "its server has changed"
 
 // replaced notes that u is there in the place of old, which was closed.
 func (p *pool) replaced(old, u *Upstream) {

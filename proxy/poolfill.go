@@ -36,6 +36,7 @@ func (p *pool) run(ctx context.Context) {
 func (p *pool) inspect() {
 	now := time.Now()
 	var dead, idleLong, old, told []*Upstream
+	var asked *Upstream // one at a time
 	p.mu.Lock()
 	kept := p.idle[:0]
 	spare := len(p.idle) - p.cfg.MinIdle
@@ -52,6 +53,10 @@ func (p *pool) inspect() {
 		case verdictTold:
 			told = append(told, u)
 		default:
+			if asked == nil && p.ask != nil && u.onStandby() && now.Sub(u.asked) >= standbyAskEvery {
+				asked = u
+				continue
+			}
 			kept = append(kept, u)
 		}
 	}
@@ -73,6 +78,49 @@ func (p *pool) inspect() {
 		} else {
 			p.drop(u, "unfit")
 		}
+	}
+	if asked != nil {
+		p.askStandby(asked, now)
+	}
+}
+
+// standbyAskEvery is how often an idle upstream on a standby is asked whether the
+// server is one still: of a promotion it tells only who asks something.
+const standbyAskEvery = 2 * time.Second
+
+// askStandby lets a standby tell whether it was promoted. Then no function may be
+// told otherwise, and the other idle upstreams on it are replaced.
+func (p *pool) askStandby(u *Upstream, now time.Time) {
+	p.work.Add(1) // run is in it; close waits
+	p.ask(u, func(fit bool) {
+		defer p.work.Done()
+		u.asked = now
+		if !fit {
+			p.drop(u, "unfit")
+			return
+		}
+		if !u.onStandby() {
+			p.dropStandbys(u)
+		}
+		p.give(u)
+	})
+}
+
+// dropStandbys drops the idle upstreams that still believe what their server has
+// denied to u.
+func (p *pool) dropStandbys(u *Upstream) {
+	var old []*Upstream
+	p.mu.Lock()
+	p.idle = slices.DeleteFunc(p.idle, func(v *Upstream) bool {
+		if v.server != u.server || !v.onStandby() {
+			return false
+		}
+		old = append(old, v)
+		return true
+	})
+	p.mu.Unlock()
+	for _, v := range old {
+		p.drop(v, reasonChanged)
 	}
 }
 

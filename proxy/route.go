@@ -60,6 +60,7 @@ func newRoute(name string, cfg config.Route, identities map[string]*certs.Identi
 			trail.Record(audit.Event{Event: audit.UpstreamFailed, Route: name, Outcome: f.Reason, SQLState: f.SQLState, Message: f.Message})
 		},
 	})
+	r.pool.standing = r.dialler.standing
 	return r, nil
 }
 

@@ -35,6 +35,8 @@ type Upstream struct {
 	opened   time.Time
 	retire   time.Time // replaced from then on; zero: never
 	idleFrom time.Time // since when it is in the pool
+	asked    time.Time // when it was asked last whether its server is a standby
+	standby  bool      // it was at the login
 
 	described *audit.Upstream // for the audit, all but the pid; shared
 
@@ -42,6 +44,13 @@ type Upstream struct {
 	// doubtful says that a cancel request was sent and nobody knows whether the
 	// server has acted on it: it could still hit whoever comes next.
 	doubtful atomic.Bool
+}
+
+// onStandby reports whether the server has said last that it is a standby
+// (PostgreSQL 14 and newer).
+func (u *Upstream) onStandby() bool {
+	v, _ := u.parameters.get("in_hot_standby")
+	return v == "on"
 }
 
 // retired reports whether the upstream has served its time, or its keys have.
