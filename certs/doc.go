@@ -18,8 +18,8 @@
 //   - Generations of one identity only grow.
 //   - No error and no printed form holds a byte of a private key.
 //
-// Nothing here opens a connection, starts a goroutine or writes a log line; watching files for changes is up to the
-// caller, who calls [Identity.Reload].
+// Nothing here opens a connection, starts a goroutine or writes a log line. A [Watcher] tells when files may have changed,
+// on the goroutine of the caller, who tries the [Identity.Candidate] and publishes it.
 //
 // The shortest use:
 //

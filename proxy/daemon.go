@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +55,7 @@ type Daemon struct {
 	stop     context.CancelFunc
 	draining atomic.Bool
 	work     sync.WaitGroup // visitors, leases, workers, resets
+	keepers  sync.WaitGroup // of identities
 	loops    []*loop.Loop   // the first one is the front loop
 	loads    loads          // of the loops
 
@@ -70,10 +72,10 @@ type Daemon struct {
 
 // table is what a configuration turns into; a reload swaps it whole.
 type table struct {
-	cfg        *config.Config
-	identities map[string]*certs.Identity
-	routes     map[string]*Route
-	gate       *gate // of the TCP listener; nil: there is none
+	cfg     *config.Config
+	keepers map[string]*keeper // of the identities
+	routes  map[string]*Route
+	gate    *gate // of the TCP listener; nil: there is none
 }
 
 // New takes the lock, loads identities and binds the sockets; functions are
@@ -135,32 +137,32 @@ func (d *Daemon) RunDir() string { return d.runDir }
 // build makes the table of a configuration, taking over from before the routes
 // that need no new pool. Its problems are reported all at once.
 func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
-	t := &table{cfg: cfg, identities: map[string]*certs.Identity{}, routes: map[string]*Route{}}
+	t := &table{cfg: cfg, keepers: map[string]*keeper{}, routes: map[string]*Route{}}
 	var problems []error
 	for name, c := range cfg.Identities {
-		id, err := loadIdentity(name, c, purposeOf(name, cfg), before)
+		k, err := d.keeperOf(name, c, purposeOf(name, cfg), before)
 		if err != nil {
 			d.trail.Record(audit.Event{Event: audit.IdentityRefused, Identity: name, Message: err.Error()})
 			problems = append(problems, err)
 			continue
 		}
-		t.identities[name] = id
+		t.keepers[name] = k
 		d.trail.Record(audit.Event{Event: audit.IdentityLoaded, Identity: name})
 	}
 	for name, c := range cfg.Routes {
-		r, err := newRoute(name, c, t.identities, d.trail, d.log)
+		r, err := newRoute(name, c, t.identities(), d.trail, d.log)
 		if err != nil {
 			problems = append(problems, err)
 			continue
 		}
 		r.pool.ask = d.askServer
 		if before != nil {
-			r = r.inherit(before.routes[name], before.identities[c.TLS.Identity], t.identities[c.TLS.Identity])
+			r = r.inherit(before.routes[name])
 		}
 		t.routes[name] = r
 	}
 	var err error
-	if t.gate, err = newGate(cfg.Listen, t.identities); err != nil {
+	if t.gate, err = newGate(cfg.Listen, t.identities()); err != nil {
 		problems = append(problems, err)
 	}
 	if len(problems) > 0 {
@@ -199,27 +201,27 @@ func purposeOf(name string, cfg *config.Config) certs.Purpose {
 	return certs.ForServer
 }
 
-// loadIdentity loads an identity anew; if its bytes are those of before, that
-// one goes on with its generation.
-func loadIdentity(name string, c config.Identity, purpose certs.Purpose, before *table) (*certs.Identity, error) {
-	var source certs.Source
-	switch {
-	case c.File != nil:
-		source = certs.FileSource{Cert: c.File.Cert, Key: c.File.Key, Roots: c.File.Roots, Purpose: purpose}
-	default:
-		source = certs.SelfSource{CommonName: c.Self.CommonName, Dir: c.Self.Directory}
+// keeperOf returns the keeper of an identity: the one from before if its settings
+// are the same, after a look at its source, else a new one.
+func (d *Daemon) keeperOf(name string, c config.Identity, purpose certs.Purpose, before *table) (*keeper, error) {
+	var number uint64
+	if before != nil && before.keepers[name] != nil {
+		k := before.keepers[name]
+		if reflect.DeepEqual(k.cfg, c) && k.purpose == purpose {
+			return k, k.attempt(d.base, true)
+		}
+		number = k.id.Current().Generation
 	}
-	id := certs.NewIdentity(name, source)
-	if before != nil && before.identities[name] != nil {
-		id.ContinueFrom(before.identities[name].Current().Generation)
+	return newKeeper(d, name, c, purpose, number)
+}
+
+// identities are those of the keepers.
+func (t *table) identities() map[string]*certs.Identity {
+	all := map[string]*certs.Identity{}
+	for name, k := range t.keepers {
+		all[name] = k.id
 	}
-	if _, err := id.Reload(time.Now()); err != nil {
-		return nil, err
-	}
-	if before != nil && before.identities[name] != nil && before.identities[name].Current().Digest == id.Current().Digest {
-		return before.identities[name], nil
-	}
-	return id, nil
+	return all
 }
 
 // closeAll gives up what New took.

@@ -85,6 +85,15 @@ func (d *dialler) dial(ctx context.Context) (*Upstream, error) { return d.dialWi
 
 // dialWith makes one whose session starts with further parameters.
 func (d *dialler) dialWith(ctx context.Context, startup []pgwire.Parameter) (*Upstream, error) {
+	return d.try(ctx, attempt{startup: startup})
+}
+
+// dialAs makes one with an identity's set that is not published yet.
+func (d *dialler) dialAs(ctx context.Context, s *certs.Snapshot) (*Upstream, error) {
+	return d.try(ctx, attempt{identity: s})
+}
+
+func (d *dialler) try(ctx context.Context, a attempt) (*Upstream, error) {
 	password, err := d.password.fetch(ctx)
 	if err != nil {
 		return nil, err
@@ -96,7 +105,8 @@ func (d *dialler) dialWith(ctx context.Context, startup []pgwire.Parameter) (*Up
 	var failures []error
 	for _, want := range passes {
 		for _, server := range d.servers {
-			u, err := d.dialServer(ctx, server, attempt{password.of(server), startup})
+			a.password = password.of(server)
+			u, err := d.dialServer(ctx, server, a)
 			if err == nil {
 				if err = satisfies(u, want); err == nil {
 					u.standby = u.onStandby()
@@ -165,6 +175,7 @@ func satisfies(u *Upstream, want string) error {
 type attempt struct {
 	password config.Secret
 	startup  []pgwire.Parameter // further parameters of the session
+	identity *certs.Snapshot    // nil: the current one
 }
 
 // dialServer tries one server in the ways its TLS mode allows. A fallback to
@@ -207,7 +218,7 @@ func (d *dialler) connect(ctx context.Context, server config.Server, a attempt, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeouts.Login.Std())
 	defer cancel()
-	u := &Upstream{server: server, opened: time.Now()}
+	u := &Upstream{server: server, identity: a.identity, opened: time.Now()}
 	if encrypt {
 		stream, err := d.encrypt(ctx, u, conn)
 		if err != nil {

@@ -20,7 +20,9 @@ import (
 // it succeeds.
 func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) (*tlsstate.Stream, error) {
 	if d.identity != nil {
-		u.identity = d.identity.Current()
+		if u.identity == nil {
+			u.identity = d.identity.Current()
+		}
 		if err := u.identity.Check(time.Now()); err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ const (
 	fieldBackendPID = "backend_pid"
 	fieldReason     = "reason"
 	fieldSocket     = "socket"
+	fieldIdentity   = "identity"
 	fieldAddress    = "address"
 	fieldWait       = "wait"
 	fieldRetryIn    = "retry_in"

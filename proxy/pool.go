@@ -23,16 +23,18 @@ type pool struct {
 	standing func(*Upstream) bool
 	ask      func(u *Upstream, then func(fit bool))
 
-	mu       sync.Mutex
-	idle     []*Upstream // the one that came back last is taken first
-	waiters  []*waiter   // in order of arrival
-	open     int         // upstreams that exist: idle, leased, being reset
-	dialling int
-	failure  *failedDial // nil once a dial has succeeded
-	closed   bool
-	ctx      context.Context // of run: ends the dials
-	work     sync.WaitGroup  // run and dials
-	wake     chan struct{}   // capacity 1: look again
+	mu         sync.Mutex
+	rotation   rotation    // the last one
+	trustEpoch uint64      // counts the times that an anchor went
+	idle       []*Upstream // the one that came back last is taken first
+	waiters    []*waiter   // in order of arrival
+	open       int         // upstreams that exist: idle, leased, being reset
+	dialling   int
+	failure    *failedDial // nil once a dial has succeeded
+	closed     bool
+	ctx        context.Context // of run: ends the dials
+	work       sync.WaitGroup  // run and dials
+	wake       chan struct{}   // capacity 1: look again
 }
 
 // poolEvents tell the outside what happened. Each must be set and must not
@@ -163,9 +165,10 @@ func (p *pool) give(u *Upstream) {
 		p.mu.Unlock()
 		p.drop(u, "shutdown")
 		return
-	case u.retired(now):
+	case p.retiredLocked(u, now) != "":
+		why := p.retiredLocked(u, now)
 		p.mu.Unlock()
-		p.drop(u, "max_lifetime")
+		p.drop(u, why)
 		return
 	case p.standing != nil && !p.standing(u):
 		p.mu.Unlock()

@@ -70,7 +70,10 @@ func (p *pool) inspect() {
 		p.drop(u, "idle_timeout")
 	}
 	for _, u := range old {
-		p.drop(u, "max_lifetime")
+		p.mu.Lock()
+		why := p.retiredLocked(u, now)
+		p.mu.Unlock()
+		p.drop(u, why)
 	}
 	for _, u := range told {
 		if u.absorb() {
@@ -141,7 +144,7 @@ func (p *pool) verdict(u *Upstream, now time.Time, spare bool) verdict {
 	case peekBytes:
 		return verdictTold
 	}
-	if spare && u.retired(now) { // the others are replaced first
+	if spare && p.retiredLocked(u, now) != "" { // the others are replaced first
 		return verdictOld
 	}
 	if spare && p.cfg.IdleTimeout > 0 && now.Sub(u.idleFrom) > p.cfg.IdleTimeout.Std() {
@@ -177,7 +180,7 @@ func (p *pool) fillLocked() {
 // oldest makes room.
 func (p *pool) retireLocked(now time.Time) (old int) {
 	for _, u := range p.idle {
-		if u.retired(now) {
+		if p.retiredLocked(u, now) != "" {
 			old++
 		}
 	}
@@ -190,24 +193,28 @@ func (p *pool) retireLocked(now time.Time) (old int) {
 
 // dropOldLocked closes one idle upstream whose time is over.
 func (p *pool) dropOldLocked(now time.Time) {
-	i := slices.IndexFunc(p.idle, func(u *Upstream) bool { return u.retired(now) })
+	i := slices.IndexFunc(p.idle, func(u *Upstream) bool { return p.retiredLocked(u, now) != "" })
 	if i < 0 {
 		return
 	}
-	u := p.idle[i]
+	u, why := p.idle[i], p.retiredLocked(p.idle[i], now)
 	p.idle = slices.Delete(p.idle, i, i+1)
 	p.open--
-	u.close()                                            // does not wait for anybody
-	p.work.Go(func() { p.on.closed(u, "max_lifetime") }) // writes a log: not under the lock; close waits for it
+	u.close()                                 // does not wait for anybody
+	p.work.Go(func() { p.on.closed(u, why) }) // writes a log: not under the lock; close waits for it
 }
 
 // dial makes one upstream and puts it to use.
 func (p *pool) dial() {
+	p.mu.Lock()
+	epoch := p.trustEpoch
+	p.mu.Unlock()
 	u, err := p.make(p.ctx)
 	if err != nil {
 		p.failedToDial(err)
 		return
 	}
+	u.chance, u.trustEpoch = rand.Float64(), epoch
 	p.on.opened(u)
 	p.mu.Lock()
 	p.dialling--

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 
-	"pghandoff/certs"
 	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
 )
@@ -55,7 +54,17 @@ func (d *Daemon) reloadTable() error {
 			r.start(d.base)
 		}
 	}
+	for name, k := range t.keepers {
+		if before.keepers[name] != k {
+			k.start(d.base)
+		}
+	}
 	d.table.Store(t)
+	for name, k := range before.keepers {
+		if t.keepers[name] != k {
+			k.stop()
+		}
+	}
 	for name, r := range before.routes {
 		if t.routes[name] == nil || t.routes[name].pool != r.pool {
 			d.work.Go(r.close) // ends with its dials; Run waits for it
@@ -81,8 +90,8 @@ func restartNeeded(before, after *config.Config) error {
 
 // inherit returns the route to use after a reload: one with the new rules and
 // the old pool, if nothing that matters to upstreams has changed.
-func (r *Route) inherit(before *Route, idBefore, idAfter *certs.Identity) *Route {
-	if before == nil || !before.same(r.cfg) || idBefore != idAfter || before.dialler.trust.digest != r.dialler.trust.digest {
+func (r *Route) inherit(before *Route) *Route {
+	if before == nil || !before.same(r.cfg) || before.dialler.identity != r.dialler.identity || before.dialler.trust.digest != r.dialler.trust.digest {
 		return r
 	}
 	r.dialler, r.pool, r.cancels, r.stop = before.dialler, before.pool, before.cancels, before.stop

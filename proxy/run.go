@@ -45,6 +45,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, r := range d.table.Load().routes {
 		r.start(base)
 	}
+	for _, k := range d.table.Load().keepers {
+		k.start(base)
+	}
 	d.reload.Unlock()
 	controlled := make(chan error, 1)
 	go func() { controlled <- admin.Serve(base, l, d) }() // ended by end; waited for below
@@ -64,6 +67,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		r.close()
 	}
 	end()
+	d.keepers.Wait()
 	if running {
 		<-controlled
 	}

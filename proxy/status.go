@@ -32,9 +32,17 @@ func (d *Daemon) Status() *admin.Status {
 	for _, l := range d.leases.all() {
 		s.Leases = append(s.Leases, admin.Lease{Address: l.peer.named.Address, ID: l.id, Route: l.route.name, Way: l.way, UID: l.peer.UID, PID: l.peer.PID, BackendPID: l.upstream().pid, Since: l.granted})
 	}
-	for name, id := range t.identities {
-		c := id.Current()
+	for name, k := range t.keepers {
+		c := k.id.Current()
 		e := admin.Identity{Name: name, Generation: c.Generation, Serial: c.Serial()}
+		k.mu.Lock()
+		if k.trouble != nil {
+			e.LastError, e.Since = k.trouble.err.Error(), &k.trouble.since
+			if !k.trouble.next.IsZero() {
+				e.NextTry = &k.trouble.next
+			}
+		}
+		k.mu.Unlock()
 		if c.Leaf != nil {
 			e.Subject, e.NotAfter = c.Leaf.Subject.String(), &c.NotAfter
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"pghandoff/proxy/audit"
 	"pghandoff/proxy/config"
 	"pghandoff/proxy/loop"
 )
@@ -23,6 +24,7 @@ type timeLimits struct {
 	timer  loop.Timer // for the next look
 	passed uint64     // bytes at the last look
 	still  time.Time  // since when nothing has passed but what the server has to say
+	ended  bool       // the certificate that the upstream logged in with has ended, and it was noted
 }
 
 // watchTime begins to look at how long the lease goes on and is idle, on the loop
@@ -50,6 +52,9 @@ func (b *bridge) lookAgain(now time.Time) {
 			earlier(min(limit/idleLooks, b.time.still.Add(limit).Sub(now)))
 		}
 	}
+	if end := endOf(b.up.identity); !end.IsZero() && !b.time.ended {
+		earlier(min(end.Sub(now), time.Hour))
+	}
 	if next > 0 {
 		b.up.loop.Set(&b.time.timer, next, b)
 	}
@@ -63,6 +68,12 @@ func (b *bridge) lookAtTime() {
 	now := time.Now()
 	r := &b.lease.route.cfg
 	t := &b.up.tracker
+	if end := endOf(b.up.identity); !end.IsZero() && !b.time.ended && now.After(end) {
+		b.time.ended = true
+		if b.certificateEnded(); b.over || b.stopping != nil {
+			return
+		}
+	}
 	if passed := b.in + b.out; passed != b.time.passed || t.ServersTurn() && len(b.function.unsent()) == 0 {
 		b.time.passed, b.time.still = passed, now
 	}
@@ -89,6 +100,21 @@ func (b *bridge) timeOut(f *Failure) {
 	}
 	b.stopping = &why
 	b.expire(why, boundaryPatience)
+}
+
+// certificateEnded notes that a lease goes on past the end of the certificate that
+// its upstream logged in with, or ends it when it is idle, as the route wants. A
+// query is not cut for it.
+func (b *bridge) certificateEnded() {
+	if b.lease.route.cfg.TLS.Expired != "close" {
+		e := b.lease.event(audit.IdentityExpired)
+		e.Identity, e.Generation = b.up.identity.Name, b.up.identity.Generation
+		b.d.trail.Record(e)
+		return
+	}
+	b.stopping = &ending{endStopped, &Failure{SQLState: codeShutdown, Message: "terminating connection: the certificate of identity \"" + b.up.identity.Name + "\" has ended",
+		Hint: "tls.expired: close; connect again", Retry: true, Reason: "certificate_expired"}}
+	b.review()
 }
 
 func errIdle(r *Route) *Failure {

@@ -32,11 +32,15 @@ type Upstream struct {
 
 	server   config.Server
 	identity *certs.Snapshot // nil: none was used
-	opened   time.Time
-	retire   time.Time // replaced from then on; zero: never
-	idleFrom time.Time // since when it is in the pool
-	asked    time.Time // when it was asked last whether its server is a standby
-	standby  bool      // it was at the login
+	// of rotations, for its pool
+	chance     float64 // from 0 to 1: its moment of the window
+	trustEpoch uint64  // of the pool when its server was verified last
+	distrusted bool    // its server's certificate chains to no anchor any more
+	opened     time.Time
+	retire     time.Time // replaced from then on; zero: never
+	idleFrom   time.Time // since when it is in the pool
+	asked      time.Time // when it was asked last whether its server is a standby
+	standby    bool      // it was at the login
 
 	described *audit.Upstream // for the audit, all but the pid; shared
 

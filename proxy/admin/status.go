@@ -54,4 +54,7 @@ type Identity struct {
 	Subject    string     `json:"subject,omitempty"`
 	Serial     string     `json:"serial,omitempty"`
 	NotAfter   *time.Time `json:"not_after,omitempty"`
+	LastError  string     `json:"last_error,omitempty"` // why it could not be renewed; empty: the last attempt went well
+	Since      *time.Time `json:"since,omitempty"`      // of the first error in a row
+	NextTry    *time.Time `json:"next_try,omitempty"`
 }

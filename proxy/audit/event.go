@@ -21,7 +21,10 @@ const (
 	CancelForwarded Kind = "cancel.forwarded"
 	CancelDropped   Kind = "cancel.dropped"
 	IdentityLoaded  Kind = "identity.loaded"
+	IdentityRotated Kind = "identity.rotated"
 	IdentityRefused Kind = "identity.rejected"
+	IdentityFailing Kind = "identity.failing"
+	IdentityExpired Kind = "identity.expired"
 )
 
 // Event is one line of the trail. Empty fields are left out.
@@ -38,6 +41,7 @@ type Event struct {
 	Peer         *Peer     `json:"peer,omitempty"`
 	Upstream     *Upstream `json:"upstream,omitempty"`
 	Identity     string    `json:"identity,omitempty"`
+	Generation   uint64    `json:"generation,omitempty"` // of the identity
 	Transport    string    `json:"transport,omitempty"`
 	Pooling      string    `json:"pooling,omitempty"`
 	Outcome      string    `json:"outcome,omitempty"`

@@ -119,6 +119,9 @@ type Identity struct {
 	File *FileIdentity `yaml:"file"`
 	// A development CA that the daemon keeps for itself.
 	Self *SelfIdentity `yaml:"self"`
+	// Over how long a rotation replaces the upstreams that logged in with the
+	// certificate before, each before that one's end. 0: at once.
+	DrainWindow Duration `yaml:"drain_window" default:"5m"`
 }
 
 // FileIdentity names PEM files.
@@ -210,6 +213,10 @@ type TLS struct {
 	ChannelBinding string `yaml:"channel_binding" default:"prefer"`
 	// Oldest version of TLS that is accepted: `1.2` or `1.3`.
 	MinVersion string `yaml:"min_version" default:"1.2"`
+	// What becomes of a lease whose connection logged in with a client certificate
+	// that has ended since: `keep` (it runs on, and the audit says so), or `close`
+	// (it ends when its session is idle, with 57P01).
+	Expired string `yaml:"expired" default:"keep"`
 	// Library that does the handshake: `std` (Go's crypto/tls), or `utls`, which
 	// sends PostgreSQL up to 17 the key share that it wants at once; `std` learns
 	// that from the first connection. SECURITY.md says what `utls` lacks.

@@ -131,6 +131,7 @@ func (v *validator) listen(l Listen, identities map[string]Identity) {
 }
 
 func (v *validator) identity(key string, id Identity) {
+	v.notNegative(key+".drain_window", id.DrainWindow)
 	switch {
 	case id.File == nil && id.Self == nil:
 		v.add(key, "needs a source: file or self")
@@ -205,6 +206,7 @@ func (v *validator) tls(key string, t TLS, identities map[string]Identity) {
 	v.oneOf(key+".channel_binding", t.ChannelBinding, "prefer", "require", "disable")
 	v.oneOf(key+".min_version", t.MinVersion, "1.2", "1.3")
 	v.oneOf(key+".handshaker", t.Handshaker, "std", "utls")
+	v.oneOf(key+".expired", t.Expired, "keep", "close")
 	if _, ok := identities[t.Identity]; t.Identity != "" && !ok {
 		v.add(key+".identity", "there is no identity %q", t.Identity)
 	}
