@@ -286,7 +286,9 @@ func TestLeasePastTheEndOfItsCertificate(t *testing.T) {
 				}
 			}
 			if c.expired == "keep" {
-				r.awaitEvent("the end", func(e audit.Event) bool { return e.Event == audit.IdentityExpired && e.Lease != "" && e.Identity == "turn" })
+				r.awaitEvent("the end", func(e audit.Event) bool {
+					return e.Event == audit.IdentityExpired && e.Lease != "" && e.Identity == "turn"
+				})
 			}
 		})
 	}
