@@ -18,12 +18,13 @@ const (
 	Expired                    // past its end
 	NotYetValid                // before its start
 	WrongPurpose               // the leaf may not be a TLS client
+	Revoked                    // given up by an operator
 )
 
 // String returns the reason in the spelling used for metrics and the audit.
 func (r Reason) String() string {
 	names := [...]string{"unreadable", "exposed", "malformed", "encrypted", "mismatched", "incomplete", "expired",
-		"not_yet_valid", "wrong_purpose"}
+		"not_yet_valid", "wrong_purpose", "revoked"}
 	if int(r) < len(names) {
 		return names[r]
 	}

@@ -18,8 +18,9 @@ type Identity struct {
 	name    string
 	source  Source
 	current atomic.Pointer[Snapshot]
-	mu      sync.Mutex // serialises Publish and the numbering of candidates
-	last    uint64     // the highest generation given to a candidate
+	mu      sync.Mutex    // serialises Publish and the numbering of candidates
+	last    uint64        // the highest generation given to a candidate
+	revoked atomic.Uint64 // up to this generation nothing may be used any more
 }
 
 // NewIdentity returns an identity that has no snapshot yet; Reload loads the first.
@@ -68,6 +69,19 @@ func (i *Identity) Publish(candidate *Snapshot) bool {
 	}
 	i.current.Store(candidate)
 	return true
+}
+
+// Revoke gives up the snapshots up to a generation: Check refuses them from now on.
+func (i *Identity) Revoke(generation uint64) { i.revoked.Store(max(generation, i.revoked.Load())) }
+
+// Check says whether a snapshot of this identity may be used for a new connection at the given instant. Errors are of
+// type *Error: Revoked, Expired, NotYetValid.
+func (i *Identity) Check(s *Snapshot, now time.Time) error {
+	if s.Leaf != nil && s.Generation <= i.revoked.Load() {
+		return refuse(Revoked, "", "the certificate of identity %q (%s, serial %s) was revoked by an operator: give the identity a new one", i.name,
+			s.Leaf.Subject, s.Serial())
+	}
+	return s.Check(now)
 }
 
 // Reload is Candidate and Publish in one, for those who need no trial: changed tells whether there is a new

@@ -23,7 +23,7 @@ func (d *dialler) encrypt(ctx context.Context, u *Upstream, nc net.Conn) (*tlsst
 		if u.identity == nil {
 			u.identity = d.identity.Current()
 		}
-		if err := u.identity.Check(time.Now()); err != nil {
+		if err := d.identity.Check(u.identity, time.Now()); err != nil {
 			return nil, err
 		}
 	}

@@ -340,3 +340,49 @@ func TestTrustAnchorsComeAndGo(t *testing.T) {
 		t.Errorf("although the anchor of these was never gone, the backends were %s and are %s", before, now)
 	}
 }
+
+// Proves what an operator's revocation does: idle connections are closed at once,
+// an idle lease is told, a busy one finishes its query, no new connection is made
+// with the certificate, and the next one is used.
+func TestRevokedIdentityIsGivenUp(t *testing.T) {
+	pg := testpg.Start(t)
+	r := startRotating(t, pg, time.Hour, "drain_window: 1h", settings{Pool: "min_idle: 2, max: 4"})
+	idle, busy := r.session(), r.session()
+	busy.send(message('Q', "select 'whole' from pg_sleep(2)\x00"))
+	waitBusy(t, pg.Psql)
+	identity := func(args ...string) string {
+		t.Helper()
+		out, err := shell(t, nil, program(t), append([]string{"identity", "--run-dir", r.runDir}, args...)...)
+		if err != nil {
+			return err.Error() + ": " + out
+		}
+		return out
+	}
+	if got := identity("rotate", "turn"); !strings.Contains(got, "nothing new") {
+		t.Errorf("rotate without a new set says %q", got)
+	}
+	if got := identity("revoke", "nobody"); !strings.Contains(got, `no identity "nobody"`) {
+		t.Errorf("revoke of nobody says %q", got)
+	}
+	if got := identity("revoke", "turn"); got != "" {
+		t.Fatalf("revoke says %q", got)
+	}
+	if got := idle.outcome(); got != "57P01" {
+		t.Errorf("the idle function reads %s", got)
+	}
+	if got := busy.answers(); got != "TD(whole)CZ" {
+		t.Errorf("the busy function reads %s", got)
+	}
+	if got := busy.outcome(); got != "57P01" {
+		t.Errorf("and then %s", got)
+	}
+	eventually(t, "no backend", func() bool { return mustPsql(t, pg, "select count(*) from pg_stat_activity where usename = 'app'") == "0" })
+	if _, err := r.tryConnect(); sqlState(err) != "08006" || !strings.Contains(err.Error(), "was revoked by an operator") {
+		t.Errorf("a new function is told %v", err)
+	}
+	r.renew(2 * time.Hour)
+	r.awaitWarm()
+	if got := query(t, r.connect(), "select 1"); got != "1" {
+		t.Errorf("with the new certificate: %s", got)
+	}
+}

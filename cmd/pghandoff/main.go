@@ -83,7 +83,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w: see %s --help", err, strings.TrimSpace(cmd.CommandPath())))
 	})
-	root.AddCommand(newServe(), newExec(), newCheck(), newStatus(), newDemo(), newDemoFunction(), newBench(), newVersion())
+	root.AddCommand(newServe(), newExec(), newCheck(), newStatus(), newIdentity(), newDemo(), newDemoFunction(), newBench(), newVersion())
 	return root
 }
 

@@ -38,7 +38,13 @@ func (f *fakeDaemon) Status() *Status {
 	return &Status{Version: "1", PID: 7, Routes: []Route{{Name: "orders", Idle: 2}}}
 }
 func (f *fakeDaemon) Reload() error { return f.reload }
-func (f *fakeDaemon) Drain()        { f.drained <- struct{}{} }
+func (f *fakeDaemon) RotateIdentity(name string) error {
+	return fmt.Errorf("rotate %s", name)
+}
+func (f *fakeDaemon) RevokeIdentity(name string) error {
+	return fmt.Errorf("revoke %s", name)
+}
+func (f *fakeDaemon) Drain() { f.drained <- struct{}{} }
 
 // control serves d on a socket that everybody can reach.
 func control(t *testing.T, d Daemon) string {
@@ -239,5 +245,14 @@ func TestKernelWithoutPidfdIsCheckedByPidAlone(t *testing.T) {
 	}
 	if err := (&peer{uid: uint32(own), pid: 1 << 30, pidfd: -1}).check(own); err == nil {
 		t.Error("a pid that does not exist is let in")
+	}
+}
+
+func TestIdentitiesAreRotatedAndRevokedByName(t *testing.T) {
+	path := control(t, &fakeDaemon{})
+	for want, do := range map[string]func(*Client, context.Context, string) error{"rotate a&b": (*Client).RotateIdentity, "revoke a&b": (*Client).RevokeIdentity} {
+		if err := do(Dial(path), t.Context(), "a&b"); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

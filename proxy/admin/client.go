@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -55,6 +56,19 @@ func (c *Client) Reload(ctx context.Context) error {
 // Drain makes the daemon stop as on SIGTERM; it returns at once.
 func (c *Client) Drain(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodPost, "/drain")
+	return err
+}
+
+// RotateIdentity makes the daemon look at an identity's source now. The error says
+// why what is there is not used.
+func (c *Client) RotateIdentity(ctx context.Context, name string) error {
+	_, err := c.do(ctx, http.MethodPost, "/identity/rotate?name="+url.QueryEscape(name))
+	return err
+}
+
+// RevokeIdentity makes the daemon give up the certificate of an identity.
+func (c *Client) RevokeIdentity(ctx context.Context, name string) error {
+	_, err := c.do(ctx, http.MethodPost, "/identity/revoke?name="+url.QueryEscape(name))
 	return err
 }
 

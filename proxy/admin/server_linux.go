@@ -14,6 +14,8 @@ type Daemon interface {
 	Status() *Status
 	Reload() error
 	Drain()
+	RotateIdentity(name string) error
+	RevokeIdentity(name string) error
 }
 
 type peerKey struct{}
@@ -31,6 +33,13 @@ func Serve(ctx context.Context, l *net.UnixListener, d Daemon) error {
 		}
 	})
 	mux.HandleFunc("POST /drain", func(http.ResponseWriter, *http.Request) { d.Drain() })
+	for path, do := range map[string]func(string) error{"POST /identity/rotate": d.RotateIdentity, "POST /identity/revoke": d.RevokeIdentity} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if err := do(r.URL.Query().Get("name")); err != nil {
+				http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			}
+		})
+	}
 	server := &http.Server{
 		Handler:           ownOnly(mux),
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,

@@ -23,6 +23,7 @@ const (
 	IdentityLoaded  Kind = "identity.loaded"
 	IdentityRotated Kind = "identity.rotated"
 	IdentityRefused Kind = "identity.rejected"
+	IdentityRevoked Kind = "identity.revoked"
 	IdentityFailing Kind = "identity.failing"
 	IdentityExpired Kind = "identity.expired"
 )
