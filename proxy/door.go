@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -119,12 +120,13 @@ func makeRunDir(dir string) error {
 	return nil
 }
 
-// bind listens on path. The socket appears under its name once it has its mode
-// and group; one that a dead daemon left is replaced, a live one's is refused.
+// bind listens on path. The socket takes connections once it has its mode and
+// group; one that a dead daemon left is replaced, a live one's is refused. It is
+// bound under its own name rather than renamed to it: the kernel tells functions
+// the name that it was bound to, and Ruby's pg sends its cancel requests there.
 // Errors are [ErrUnavailable] unless the path is too long.
 func bind(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
-	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d.tmp", os.Getpid()))
-	if len(path) > 107 || len(temporary) > 107 {
+	if len(path) > 107 {
 		return nil, fmt.Errorf("%s is too long for a socket (107 bytes): choose a shorter --run-dir", path)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
@@ -133,22 +135,36 @@ func bind(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
 	} else if errors.Is(err, unix.EACCES) {
 		return nil, unavailable("%s belongs to somebody else: %w", path, err)
 	}
-	os.Remove(temporary) // left by a process of our pid that died here
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	l, err := listenUnix(path, mode, gid)
 	if err != nil {
-		return nil, unavailable("bind socket: %w", err)
-	}
-	l.SetUnlinkOnClose(false)
-	err = errors.Join(os.Chown(temporary, -1, gid), os.Chmod(temporary, mode))
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		l.Close()
-		os.Remove(temporary)
 		return nil, unavailable("bind socket: %w", err)
 	}
 	return l, nil
+}
+
+func listenUnix(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	os.Remove(path) // a dead daemon's
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return nil, err
+	}
+	l, err := net.Listener(nil), errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode))
+	if err == nil {
+		err = unix.Listen(fd, math.MaxUint16) // or what net.core.somaxconn allows
+	}
+	if err == nil {
+		l, err = net.FileListener(file)
+	}
+	if err != nil {
+		os.Remove(path)
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
 }
 
 // entries returns the sockets that there are.

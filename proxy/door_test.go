@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +74,28 @@ func TestControlDirectoryBesideTheRunDirectoryIsAccepted(t *testing.T) {
 			continue
 		}
 		c.close()
+	}
+}
+
+// Drivers that ask the kernel who their peer is send cancel requests to that name.
+func TestSocketsAreBoundUnderTheirOwnNames(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := bind(path, 0o640, os.Getgid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := c.RemoteAddr().String(); got != path {
+		t.Errorf("the kernel calls it %s", got)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 }
 
