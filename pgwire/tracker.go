@@ -27,6 +27,8 @@ type Tracker struct {
 	skipping     bool   // the server ignores all up to the next Sync
 	doubtful     bool   // a query was sent that an error in front of it would make the server ignore
 	early        bool   // copy messages were sent before the server asked for them
+	mixed        bool   // and something else behind them
+	ended        int    // ends of a COPY among them
 	ignored      bool   // a Sync is taken as ignored by a COPY that may yet fail
 	uncertain    bool   // the count of owed answers can no longer be known
 	resets       resets // of the session by the function, if they are minded
@@ -172,8 +174,9 @@ func frontendType(c byte) bool {
 // sent counts a message of the function.
 func (t *Tracker) sent(typ byte) {
 	if t.owed == 0 && !t.unsynced && !t.copyIn && typ != 'd' && typ != 'c' && typ != 'f' {
-		t.early = false // copy messages from before this one were void
+		t.early, t.mixed, t.ended = false, false, 0 // copy messages from before this one were void
 	}
+	t.mixed = t.mixed || t.early && typ != 'd' && typ != 'c' && typ != 'f'
 	switch typ {
 	case 'Q', 'F':
 		if t.skipping {
@@ -203,7 +206,10 @@ func (t *Tracker) sent(typ byte) {
 	case 'd':
 		t.early = t.early || !t.copyIn
 	case 'c', 'f':
-		t.early = t.early || !t.copyIn
+		if !t.copyIn {
+			t.early = true
+			t.ended++
+		}
 		t.copyIn = false
 	}
 }
@@ -327,11 +333,17 @@ func (t *Tracker) ready(status byte) error {
 // copyInBegins notes that the server now reads CopyData. In the extended
 // protocol it ignores Sync and Flush until the copy ends, those included that
 // were sent before the function could know (libpq does so): with exactly one
-// Sync under way and nothing behind it that answer is no longer owed. Whatever
-// else was sent ahead makes the count uncertain.
+// Sync under way and nothing behind it that answer is no longer owed. A simple
+// query that began it reads the copy messages right behind it, which pgx sends
+// without waiting. Whatever else was sent ahead makes the count uncertain.
 func (t *Tracker) copyInBegins() {
 	t.copyIn = true
 	switch {
+	case t.early && !t.mixed && t.owed == 1 && t.last == 'Q' && !t.unsynced:
+		if t.ended > 0 { // all of it has been sent
+			t.ended--
+			t.copyIn = false
+		}
 	case t.early || t.owed > 1:
 		t.uncertain = true
 	case t.owed == 0:
