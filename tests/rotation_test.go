@@ -99,7 +99,7 @@ func (r *rotating) identity() (i admin.Identity) {
 func TestRotationLosesNoQuery(t *testing.T) {
 	life, every, rounds, idle, busy := 9*time.Second, 3*time.Second, 4, 12, 6
 	if whole() {
-		life, every, rounds, idle, busy = 40*time.Second, 12*time.Second, 6, 48, 12
+		life, every, rounds, idle, busy = 27*time.Second, 8*time.Second, 6, 48, 12
 	}
 	pg := testpg.Start(t)
 	r := startRotating(t, pg, life, "drain_window: 2s", settings{Pool: fmt.Sprintf("min_idle: %d, max: %d, max_lifetime: 0s", idle, idle+busy)})
