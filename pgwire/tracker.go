@@ -216,16 +216,20 @@ func (t *Tracker) sent(typ byte) {
 
 // Backend follows bytes on their way from the server to the function and
 // returns how many of them may be forwarded: all, unless the error (which wraps
-// [ErrProtocol]) says that the server does not speak the protocol, or resets are
+// [ErrProtocol]) says that the server does not speak the protocol, in front of
+// the message in question unless some of that is forwarded already, or resets are
 // minded (see [Tracker.MindResets]).
 func (t *Tracker) Backend(p []byte) (n int, err error) {
 	t.resets.withheld = t.resets.withheld && !t.back.atBoundary()
+	start := -1 // of the message that p[n] belongs to; -1: in front of p
 	for n < len(p) {
 		if t.resets.seen && t.back.atBoundary() && t.resets.stop(p[n], n) {
 			return n, nil
 		}
+		if t.back.atBoundary() {
+			start = n
+		}
 		if t.back.have < headerLen {
-			start := n
 			used, whole := t.back.take(p[n:])
 			n += used
 			if !whole {
@@ -235,7 +239,7 @@ func (t *Tracker) Backend(p []byte) (n int, err error) {
 				if used == headerLen { // none of it is forwarded
 					t.back.have = 0
 				}
-				return start, err
+				return max(start, 0), err
 			}
 		}
 		used, done := t.back.skip(p[n:])
@@ -245,7 +249,10 @@ func (t *Tracker) Backend(p []byte) (n int, err error) {
 		n += used
 		if done {
 			if err := t.arrived(t.back.header[0]); err != nil {
-				return n, err
+				if start < 0 { // its beginning is forwarded already
+					start = n
+				}
+				return start, err
 			}
 		}
 	}

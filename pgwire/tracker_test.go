@@ -173,8 +173,12 @@ func TestTrackerRefusesWhatIsNotTheProtocol(t *testing.T) {
 	} {
 		t.Run("server: "+name, func(t *testing.T) {
 			tr := pgwire.NewTracker('I')
-			if _, err := tr.Backend([]byte(p)); !errors.Is(err, pgwire.ErrProtocol) {
-				t.Fatalf("got %v", err)
+			n, err := tr.Backend([]byte(frame('N', "") + p))
+			if !errors.Is(err, pgwire.ErrProtocol) || n != 5 {
+				t.Fatalf("got %d, %v", n, err)
+			}
+			if !tr.BackendAtBoundary() {
+				t.Error("nothing of it was forwarded, so a last word must be possible")
 			}
 		})
 	}
