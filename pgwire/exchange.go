@@ -2,7 +2,6 @@ package pgwire
 
 import (
 	"encoding/binary"
-	"errors"
 
 	"github.com/jackc/pgproto3/v2"
 )
@@ -185,7 +184,7 @@ func (s *Script) take(typ byte, body []byte) (done bool, err error) {
 	case 'E':
 		return false, s.refused(body)
 	case 'G', 'H', 'W':
-		return false, errors.New("the server began a COPY that nobody asked for")
+		return false, protocolErrorf("the server began a COPY that nobody asked for")
 	}
 	return false, nil
 }

@@ -148,6 +148,8 @@ func (l *login) next() (typ byte, body []byte, err error) {
 		switch {
 		case err == io.EOF:
 			return 0, nil, errors.New("the server closed the connection during login")
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return 0, nil, fmt.Errorf("the server closed the connection amid a message: %w", err)
 		case err != nil:
 			return 0, nil, fmt.Errorf("read login answer: %w", err)
 		case typ == 'E':

@@ -140,10 +140,11 @@ func (a *ask) delivered(u *Upstream, err error) {
 		a.unqueue()
 		a.refuse(err)
 	case u.fit():
+		u.newborn, u.before = false, nil
 		a.unqueue()
 		a.attach(u)
 	default:
-		a.route.pool.drop(u, "closed by the server")
+		a.route.pool.unfit(u)
 		if !a.timeout.IsSet() { // it was over while u was on its way
 			a.unqueue()
 			a.refuse(a.route.pool.full(a.start))

@@ -323,6 +323,9 @@ func (d *dialler) login(ctx context.Context, u *Upstream, conn net.Conn, a attem
 	}
 	conn.SetDeadline(time.Time{})
 	u.parameters, u.pid, u.secret, u.method = newParameterSet(s.Parameters), s.PID, s.Secret, s.Method
+	if u.parameters.excessive() {
+		return errParameters
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -163,10 +164,14 @@ func plain(err error) string {
 		return fmt.Sprintf("host name %q not found", dns.Name)
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return "no answer in time"
+	case errors.Is(err, unix.ECONNRESET):
+		return "connection reset by peer"
+	case errors.Is(err, errEnded):
+		return "the server closed the connection"
 	case errors.As(err, &op):
 		return strings.TrimPrefix(op.Err.Error(), "connect: ")
 	}
-	return err.Error()
+	return strings.TrimSuffix(err.Error(), ": "+io.ErrUnexpectedEOF.Error())
 }
 
 // lasting reports whether a failed dial would fail the same way if it were

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -22,6 +23,8 @@ type exchange struct {
 var (
 	errNoAnswer = errors.New("the server did not answer in time")
 	errMore     = errors.New("the server said more than was asked")
+	// errOtherAnswer is an answer to something else than was asked.
+	errOtherAnswer error = &Failure{SQLState: codeProtocolViolation, Message: "the server did not answer what was asked", Reason: "protocol"}
 )
 
 // exchange runs a script of ours on the quiet session, on its loop and within
@@ -87,11 +90,10 @@ func (x *exchange) finish(err error) {
 	x.over = true
 	u := x.up
 	u.loop.Cancel(&x.timer)
-	if err != nil {
+	out := x.script.Outcome()
+	if err = cmp.Or(err, u.report(out.Reported)); err != nil {
 		x.done(nil, err)
 		return
 	}
-	out := x.script.Outcome()
-	u.report(out.Reported)
 	x.done(out, nil)
 }

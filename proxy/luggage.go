@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"cmp"
+
 	"pghandoff/pgwire"
 )
 
@@ -59,7 +61,7 @@ func (b *bridge) hearWithLuggage(p []byte) (out []byte, fault error) {
 		var n int
 		n, fault = t.Backend(p)
 		reported := t.TakeReported()
-		b.up.report(reported)
+		fault = cmp.Or(fault, b.up.report(reported))
 		switch {
 		case t.Withheld():
 			reported = nil
@@ -108,14 +110,15 @@ func (b *bridge) unload(p []byte) (rest []byte, fault error) {
 	case out.Refused != nil: // in a transaction, in which nothing more is done
 		err = out.Refused
 	case len(out.Done) != g.commands:
-		err = pgwire.ErrProtocol
+		err = errOtherAnswer
+	default:
+		err = b.up.report(out.Reported)
 	}
 	if err != nil {
 		b.d.front().Post(func() { b.lease.route.known.forget(g.settings) })
 		return nil, err
 	}
 	var told []byte
-	b.up.report(out.Reported)
 	for _, r := range out.Reported {
 		told = g.tell(told, r)
 	}

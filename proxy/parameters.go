@@ -32,6 +32,20 @@ func newParameterSet(list []pgwire.Parameter) *parameterSet {
 	return s
 }
 
+// Bounds of what a server may report: in number and, as messages, in bytes. Real
+// ones report some fifteen parameters, of less than 1 KB together.
+const (
+	maxReported     = 1000
+	maxReportedSize = 128 << 10 // 128 KiB
+)
+
+var errParameters error = &Failure{SQLState: codeProtocolViolation, Message: "the server reports too many parameters", Reason: "protocol"}
+
+// excessive reports whether that is more than a server may report.
+func (s *parameterSet) excessive() bool {
+	return s != nil && (len(s.list) > maxReported || len(s.status) > maxReportedSize)
+}
+
 // with is the set after one more report.
 func (s *parameterSet) with(p pgwire.Parameter) *parameterSet {
 	if s == nil {

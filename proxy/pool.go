@@ -181,7 +181,7 @@ func (p *pool) give(u *Upstream) {
 		w.deliver(u, nil)
 		return
 	default:
-		u.idleFrom = now
+		u.idleFrom, u.newborn, u.before = now, false, nil
 		p.idle = append(p.idle, u)
 	}
 	p.mu.Unlock()

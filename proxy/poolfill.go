@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -219,12 +220,33 @@ func (p *pool) dial() {
 	p.mu.Lock()
 	p.dialling--
 	p.open++
-	p.failure = nil
+	u.newborn, u.before, p.failure = true, p.failure, nil
 	if len(p.idle) >= p.cfg.MinIdle {
 		p.dropOldLocked(time.Now())
 	}
 	p.mu.Unlock()
 	p.give(u)
+}
+
+// errStillborn is a login that was good for nothing.
+var errStillborn = errors.New("the server lets us in and then closes the connection, or says what nobody has asked")
+
+// unfit drops an upstream that was not fit when it was to be handed out. If it had
+// only just been made, that is a failed dial: a server that ends every session
+// at its start is not to be dialled again and again.
+func (p *pool) unfit(u *Upstream) {
+	if !u.newborn {
+		p.drop(u, "closed by the server")
+		return
+	}
+	p.mu.Lock()
+	p.open--
+	p.dialling++
+	p.failure = u.before
+	p.mu.Unlock()
+	u.close()
+	p.on.closed(u, "unfit from the start")
+	p.failedToDial(&dialError{server: u.server.String(), err: errStillborn})
 }
 
 // failedToDial notes why and tells those who wait, if there is no upstream

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"sync/atomic"
@@ -337,8 +338,7 @@ func (b *bridge) hear(p []byte) ([]byte, error) {
 		return b.hearWithLuggage(p)
 	}
 	n, fault := b.up.tracker.Backend(p)
-	b.up.report(b.up.tracker.TakeReported())
-	return p[:n], fault
+	return p[:n], cmp.Or(fault, b.up.report(b.up.tracker.TakeReported()))
 }
 
 // review ends the lease if it is time to.

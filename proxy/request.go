@@ -79,6 +79,10 @@ func (c *conversation) granted(l *Lease) {
 	secret := handoff.Secret(l.secret)
 	g := &handoff.Granted{Lease: l.id, Database: l.route.name, Transport: handoff.Bridge, State: c.call.State, Tx: 'I', PID: l.up.pid, Secret: &secret, Written: l.parameters().granted}
 	line, err := handoff.AppendReply(c.d.front().Out[:0], handoff.Reply{ID: c.call.ID, Granted: g})
+	if err != nil && g.State == handoff.Startup { // it is told by the start-up
+		g.Written = handoff.WrittenParameters{}
+		line, err = handoff.AppendReply(c.d.front().Out[:0], handoff.Reply{ID: c.call.ID, Granted: g})
+	}
 	if err != nil {
 		unix.Close(p.theirs)
 		c.d.front().Close(p.token, p.ours)

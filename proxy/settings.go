@@ -120,7 +120,7 @@ func (d *Daemon) try(l *Lease, sent, due []pgwire.Parameter, done func(error)) {
 			done(out.Refused)
 		case len(out.Values) != len(due): // these are answers to something else
 			l.up.tracker.Spoil()
-			done(&dialError{server: l.up.server.String(), err: pgwire.ErrProtocol})
+			done(&dialError{server: l.up.server.String(), err: errOtherAnswer})
 		default:
 			for i, p := range due {
 				if !isPlainName(p) {

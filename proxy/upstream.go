@@ -41,6 +41,10 @@ type Upstream struct {
 	idleFrom   time.Time // since when it is in the pool
 	asked      time.Time // when it was asked last whether its server is a standby
 	standby    bool      // it was at the login
+	// before is what the dials in front of the one that made it came to, as long
+	// as it has not been found fit.
+	before  *failedDial
+	newborn bool // that is so
 
 	described *audit.Upstream // for the audit, all but the pid; shared
 
@@ -107,18 +111,20 @@ func (u *Upstream) absorb() bool {
 	return false
 }
 
-// report takes note of what the server has reported.
-func (u *Upstream) report(reported []pgwire.Parameter) {
+// report takes note of what the server has reported, unless it is too much.
+func (u *Upstream) report(reported []pgwire.Parameter) error {
 	for _, p := range reported {
-		u.parameters = u.parameters.with(p)
+		if u.parameters = u.parameters.with(p); u.parameters.excessive() {
+			return errParameters
+		}
 	}
+	return nil
 }
 
 // note takes note of what came unasked, if it concerns nobody.
 func (u *Upstream) note(p []byte) bool {
 	reported, err := pgwire.Unasked(p)
-	u.report(reported)
-	return err == nil
+	return u.report(reported) == nil && err == nil
 }
 
 const (
