@@ -149,7 +149,7 @@ func listenUnix(path string, mode os.FileMode, gid int) (*net.UnixListener, erro
 	}
 	file := os.NewFile(uintptr(fd), path)
 	defer file.Close()
-	os.Remove(path) // a dead daemon's
+	os.Remove(path)                                // a dead daemon's
 	if err := unix.Fchmod(fd, 0o600); err != nil { // what Linux makes the file with: nobody else until it has its mode
 		return nil, err
 	}
