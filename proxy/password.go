@@ -150,12 +150,13 @@ func (s *passwordSource) run(ctx context.Context) (config.Secret, error) {
 	// The URL that the daemon was started with may hold another secret.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "PGHANDOFF_URL=") })
 	out := &bounded{max: maxPassword + 1, full: cancel}
-	cmd.Stdout = out // its standard error is not kept: it may quote the token
+	complaint := new(tail)
+	cmd.Stdout, cmd.Stderr = out, complaint
 	if err := cmd.Run(); err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = fmt.Errorf("not done within %s", s.from.Timeout)
 		}
-		return config.Secret{}, fmt.Errorf("command %s: %w", s.from.Command[0], err)
+		return config.Secret{}, fmt.Errorf("command %s: %w%s", s.from.Command[0], err, complaint.without(firstLine(out.b)))
 	}
 	secret, err := passwordIn(firstLine(out.b), "command "+s.from.Command[0])
 	if err == nil && s.from.Cache > 0 {
@@ -184,4 +185,31 @@ func (b *bounded) Write(p []byte) (int, error) {
 	}
 	b.b = append(b.b, p...)
 	return len(p), nil
+}
+
+// maxComplaint is how much is kept of what a failing command says on its standard
+// error: the end, where the reason stands.
+const maxComplaint = 500
+
+// tail keeps the last bytes that are written to it.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	t.b = t.b[max(0, len(t.b)-maxComplaint):]
+	return len(p), nil
+}
+
+// without is the tail as the end of a sentence, in one line, and without a secret
+// that the command may have quoted.
+func (t *tail) without(secret []byte) string {
+	said := string(t.b)
+	if len(secret) > 0 {
+		said = strings.ReplaceAll(said, string(secret), "[redacted]")
+	}
+	words := strings.FieldsFunc(strings.ToValidUTF8(said, "?"), func(c rune) bool { return c <= ' ' || c == 0x7f })
+	if len(words) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(words, " ")
 }

@@ -132,3 +132,24 @@ func TestForgottenPasswordIsAskedForAnew(t *testing.T) {
 		}
 	}
 }
+
+// What a failing command says is in the error, in one line and without the token.
+func TestComplaintOfAFailingCommandIsKept(t *testing.T) {
+	fails := func(script string) string {
+		s := passwordSource{from: config.Password{Command: []string{"/bin/sh", "-c", script}, Timeout: config.Duration(10 * time.Second)}}
+		_, err := s.fetch(t.Context())
+		if err == nil {
+			t.Fatalf("%s succeeds", script)
+		}
+		return err.Error()
+	}
+	if got := fails(`echo token-123; printf 'expired:\n\ttoken-123 of app\n' >&2; exit 3`); got != "password: command /bin/sh: exit status 3: expired: [redacted] of app" {
+		t.Errorf("got %q", got)
+	}
+	if got := fails(`yes noise | head -c 100000 >&2; echo the reason >&2; exit 1`); len(got) > 600 || !strings.HasSuffix(got, "the reason") {
+		t.Errorf("got %d bytes: %q", len(got), got)
+	}
+	if got := fails(`exit 1`); got != "password: command /bin/sh: exit status 1" {
+		t.Errorf("got %q", got)
+	}
+}
