@@ -84,7 +84,7 @@ func TestGoodSetLoadsWhole(t *testing.T) {
 	if id.Current() != nil {
 		t.Fatal("an identity has a snapshot before its first load")
 	}
-	if changed, err := id.Reload(s.now); err != nil || !changed {
+	if changed, err := id.Reload(t.Context(), s.now); err != nil || !changed {
 		t.Fatalf("changed %v, error %v", changed, err)
 	}
 	snap := id.Current()
@@ -157,7 +157,7 @@ func TestRefusals(t *testing.T) {
 			s := newSet(t)
 			c.spoil(s)
 			s.write()
-			_, err := s.source.Load(s.now)
+			_, err := s.source.Load(t.Context(), s.now)
 			checkRefusal(t, err, c.reason, c.says)
 		})
 	}
@@ -188,12 +188,12 @@ func TestExpiredAnchorsAreRefusedOnlyIfAllAre(t *testing.T) {
 	}
 	s.roots = append(s.roots, old.RootsPEM()...)
 	s.write()
-	if _, err := s.source.Load(s.now); err != nil {
+	if _, err := s.source.Load(t.Context(), s.now); err != nil {
 		t.Errorf("one good anchor among expired ones: %v", err)
 	}
 	s.roots = old.RootsPEM()
 	s.write()
-	_, err = s.source.Load(s.now)
+	_, err = s.source.Load(t.Context(), s.now)
 	checkRefusal(t, err, certs.Expired, "every trust anchor")
 }
 
@@ -217,7 +217,7 @@ func TestFormsThatAreAccepted(t *testing.T) {
 			writeFile(t, paths.Cert, s.cert, 0o644)
 			writeFile(t, paths.Key, s.key, 0o600)
 			writeFile(t, paths.Roots, s.roots, 0o644)
-			if _, err := s.source.Load(s.now); err != nil {
+			if _, err := s.source.Load(t.Context(), s.now); err != nil {
 				t.Error(err)
 			}
 		})
@@ -226,10 +226,10 @@ func TestFormsThatAreAccepted(t *testing.T) {
 
 func TestHalfASourceIsRefused(t *testing.T) {
 	s := newSet(t)
-	_, err := certs.FileSource{Cert: s.source.Cert}.Load(s.now)
+	_, err := certs.FileSource{Cert: s.source.Cert}.Load(t.Context(), s.now)
 	checkRefusal(t, err, certs.Incomplete, "has no private key")
-	_, err = certs.FileSource{Key: s.source.Key}.Load(s.now)
+	_, err = certs.FileSource{Key: s.source.Key}.Load(t.Context(), s.now)
 	checkRefusal(t, err, certs.Incomplete, "has no certificate")
-	_, err = certs.FileSource{}.Load(s.now)
+	_, err = certs.FileSource{}.Load(t.Context(), s.now)
 	checkRefusal(t, err, certs.Incomplete, "neither")
 }

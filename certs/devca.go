@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -206,4 +207,32 @@ func (ca *DevCA) Revocations(ttl time.Duration, revoked ...*x509.Certificate) ([
 		return nil, fmt.Errorf("sign revocation list: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), nil
+}
+
+// SignRequest signs a certificate request (PKCS #10, PEM) as a client's certificate, valid from now on for ttl: common
+// name and other names are those asked for. It returns the chain, leaf first, PEM.
+func (ca *DevCA) SignRequest(request []byte, now time.Time, ttl time.Duration) ([]byte, error) {
+	block, _ := pem.Decode(request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("not a certificate request in PEM")
+	}
+	asked, err := x509.ParseCertificateRequest(block.Bytes)
+	if err == nil {
+		err = asked.CheckSignature()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("certificate request: %w", err)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: asked.Subject.CommonName}, DNSNames: asked.DNSNames, IPAddresses: asked.IPAddresses,
+		URIs: asked.URIs, NotBefore: now, NotAfter: now.Add(ttl), KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.certificate, asked.PublicKey, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign request: %w", err)
+	}
+	return certificatePEM(der), nil
 }

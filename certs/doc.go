@@ -24,7 +24,7 @@
 // The shortest use:
 //
 //	id := certs.NewIdentity("orders-client", certs.FileSource{Cert: "tls.crt", Key: "tls.key", Roots: "ca.crt"})
-//	if _, err := id.Reload(time.Now()); err != nil { … }
+//	if _, err := id.Reload(ctx, time.Now()); err != nil { … }
 //	s := id.Current()
 //	cfg := &tls.Config{RootCAs: s.Roots, Certificates: []tls.Certificate{*s.Certificate}, ServerName: host}
 package certs

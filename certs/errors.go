@@ -19,12 +19,13 @@ const (
 	NotYetValid                // before its start
 	WrongPurpose               // the leaf may not be a TLS client
 	Revoked                    // given up by an operator
+	Unissued                   // the authority has not signed
 )
 
 // String returns the reason in the spelling used for metrics and the audit.
 func (r Reason) String() string {
 	names := [...]string{"unreadable", "exposed", "malformed", "encrypted", "mismatched", "incomplete", "expired",
-		"not_yet_valid", "wrong_purpose", "revoked"}
+		"not_yet_valid", "wrong_purpose", "revoked", "unissued"}
 	if int(r) < len(names) {
 		return names[r]
 	}

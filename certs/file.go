@@ -2,6 +2,7 @@ package certs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +31,7 @@ type FileSource struct {
 
 // Load reads and validates the files as one set. Files that change while they are read are read again, a few times; if
 // they do not come to rest the set is refused with reason Unreadable.
-func (f FileSource) Load(now time.Time) (*Material, error) {
+func (f FileSource) Load(_ context.Context, now time.Time) (*Material, error) {
 	set, err := f.read()
 	if err != nil {
 		return nil, err

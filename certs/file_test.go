@@ -16,7 +16,7 @@ func TestKeyFileOpenToOthersIsRefused(t *testing.T) {
 		if err := os.Chmod(s.source.Key, mode); err != nil {
 			t.Fatal(err)
 		}
-		_, err := s.source.Load(s.now)
+		_, err := s.source.Load(t.Context(), s.now)
 		if wanted && err != nil {
 			t.Errorf("mode %04o: %v", mode, err)
 		}
@@ -34,7 +34,7 @@ func TestKeyFileOfAnotherUserIsRefused(t *testing.T) {
 	if err := os.Chown(s.source.Key, 12345, -1); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.source.Load(s.now)
+	_, err := s.source.Load(t.Context(), s.now)
 	checkRefusal(t, err, certs.Exposed, "belongs to uid 12345")
 }
 
@@ -46,11 +46,11 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 	}
 	for _, path := range []string{pipe, filepath.Dir(pipe)} {
 		s.source.Key = path
-		_, err := s.source.Load(s.now)
+		_, err := s.source.Load(t.Context(), s.now)
 		checkRefusal(t, err, certs.Unreadable, "not a regular file")
 	}
 	s.source.Key = filepath.Join(filepath.Dir(pipe), "absent")
-	_, err := s.source.Load(s.now)
+	_, err := s.source.Load(t.Context(), s.now)
 	checkRefusal(t, err, certs.Unreadable, "no such file")
 }
 
@@ -92,7 +92,7 @@ func TestKubernetesVolumeIsReadBehindOneLink(t *testing.T) {
 
 func mustReload(t *testing.T, id *certs.Identity, s *set, want bool) {
 	t.Helper()
-	if changed, err := id.Reload(s.now); err != nil || changed != want {
+	if changed, err := id.Reload(t.Context(), s.now); err != nil || changed != want {
 		t.Errorf("changed %v, error %v; want %v", changed, err, want)
 	}
 }
@@ -105,7 +105,7 @@ func TestBadSetKeepsTheOldOne(t *testing.T) {
 	good := s.key
 	s.key = newSet(t).key
 	s.write()
-	_, err := id.Reload(s.now)
+	_, err := id.Reload(t.Context(), s.now)
 	checkRefusal(t, err, certs.Mismatched, `identity "orders-client": `)
 	if id.Current() != old {
 		t.Error("a bad set replaced the snapshot")
@@ -119,7 +119,7 @@ func TestCandidateIsNotCurrentUntilPublished(t *testing.T) {
 	s := newSet(t)
 	id := certs.NewIdentity("orders-client", s.source)
 	id.ContinueFrom(41)
-	first, err := id.Candidate(s.now)
+	first, err := id.Candidate(t.Context(), s.now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,14 +129,14 @@ func TestCandidateIsNotCurrentUntilPublished(t *testing.T) {
 	second := newSet(t)
 	s.cert, s.key = second.cert, second.key
 	s.write()
-	newer, err := id.Candidate(s.now)
+	newer, err := id.Candidate(t.Context(), s.now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !id.Publish(newer) || id.Publish(first) || id.Current() != newer {
 		t.Error("an older candidate replaced a newer one")
 	}
-	if same, err := id.Candidate(s.now); err != nil || same != newer {
+	if same, err := id.Candidate(t.Context(), s.now); err != nil || same != newer {
 		t.Errorf("same bytes gave another snapshot: %v, %v", same, err)
 	}
 }

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -8,9 +9,10 @@ import (
 )
 
 // Source gives the current set of one identity, validated whole at the given instant. Errors that concern the set are
-// of type *Error.
+// of type *Error. Both a set and an error: the set is still good, and could not be renewed. ctx bounds what waits for
+// somebody else.
 type Source interface {
-	Load(now time.Time) (*Material, error)
+	Load(ctx context.Context, now time.Time) (*Material, error)
 }
 
 // Identity holds the current snapshot of one source. All methods are safe for concurrent use.
@@ -44,19 +46,22 @@ func (i *Identity) ContinueFrom(generation uint64) {
 
 // Candidate loads the source and returns what it holds as a snapshot that nobody uses yet, so that it can be tried
 // before it is published. If the bytes are those of the published snapshot it returns that one. On error the published
-// snapshot stays.
-func (i *Identity) Candidate(now time.Time) (*Snapshot, error) {
-	material, err := i.source.Load(now)
+// snapshot stays, unless the source has a good set all the same: then both are returned.
+func (i *Identity) Candidate(ctx context.Context, now time.Time) (*Snapshot, error) {
+	material, err := i.source.Load(ctx, now)
 	if err != nil {
-		return nil, fmt.Errorf("identity %q: %w", i.name, err)
+		err = fmt.Errorf("identity %q: %w", i.name, err)
+	}
+	if material == nil {
+		return nil, err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if current := i.current.Load(); current != nil && current.Digest == material.digest {
-		return current, nil
+		return current, err
 	}
 	i.last++
-	return newSnapshot(i.name, i.last, material), nil
+	return newSnapshot(i.name, i.last, material), err
 }
 
 // Publish makes a candidate of this identity the current snapshot. It reports false, and does nothing, if that
@@ -86,10 +91,10 @@ func (i *Identity) Check(s *Snapshot, now time.Time) error {
 
 // Reload is Candidate and Publish in one, for those who need no trial: changed tells whether there is a new
 // generation. A bad set keeps the old snapshot and is the error.
-func (i *Identity) Reload(now time.Time) (changed bool, err error) {
-	candidate, err := i.Candidate(now)
-	if err != nil {
+func (i *Identity) Reload(ctx context.Context, now time.Time) (changed bool, err error) {
+	candidate, err := i.Candidate(ctx, now)
+	if candidate == nil {
 		return false, err
 	}
-	return i.Publish(candidate), nil
+	return i.Publish(candidate), err
 }

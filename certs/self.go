@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ type SelfSource struct {
 }
 
 // Load returns the client certificate and, as trust anchor, the CA.
-func (s SelfSource) Load(now time.Time) (*Material, error) {
+func (s SelfSource) Load(ctx context.Context, now time.Time) (*Material, error) {
 	if s.CommonName == "" {
 		return nil, refuse(Incomplete, "", "the development identity has no common name: give it the database role's name")
 	}
@@ -38,7 +39,7 @@ func (s SelfSource) Load(now time.Time) (*Material, error) {
 	}
 	files := FileSource{Cert: filepath.Join(s.Dir, "client.crt"), Key: filepath.Join(s.Dir, "client.key"),
 		Roots: filepath.Join(s.Dir, "ca.crt")}
-	if m, err := files.Load(now); err == nil && s.keeps(m, ca, now) {
+	if m, err := files.Load(ctx, now); err == nil && s.keeps(m, ca, now) {
 		return m, nil
 	}
 	issued, err := ca.issueClientAt(s.CommonName, now, s.lifetime())
@@ -48,7 +49,7 @@ func (s SelfSource) Load(now time.Time) (*Material, error) {
 	if err := writePair(s.Dir, "client", issued.ChainPEM, issued.KeyPEM); err != nil {
 		return nil, err
 	}
-	return files.Load(now)
+	return files.Load(ctx, now)
 }
 
 func (s SelfSource) lifetime() time.Duration {

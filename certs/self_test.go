@@ -22,7 +22,7 @@ func TestDevelopmentIdentitySurvivesRestartsAndRenews(t *testing.T) {
 	load := func(at time.Time) *certs.Snapshot {
 		t.Helper()
 		id := certs.NewIdentity("self", source)
-		if _, err := id.Reload(at); err != nil {
+		if _, err := id.Reload(t.Context(), at); err != nil {
 			t.Fatal(err)
 		}
 		return id.Current()
@@ -55,7 +55,7 @@ func TestOneFolderServesManyProcesses(t *testing.T) {
 	for i := range serials {
 		wg.Go(func() {
 			id := certs.NewIdentity("self", source)
-			if _, err := id.Reload(time.Now()); err != nil {
+			if _, err := id.Reload(t.Context(), time.Now()); err != nil {
 				t.Error(err)
 				return
 			}
@@ -76,7 +76,7 @@ func TestKeysAreNeverPrinted(t *testing.T) {
 	id := certs.NewIdentity("orders-client", s.source)
 	mustReload(t, id, s, true)
 	snap := id.Current()
-	material, err := s.source.Load(s.now)
+	material, err := s.source.Load(t.Context(), s.now)
 	if err != nil {
 		t.Fatal(err)
 	}

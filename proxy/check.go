@@ -39,7 +39,7 @@ func Check(ctx context.Context, cfg *config.Config, connect bool) ([]Finding, er
 	defer trail.Close()
 	problems := checkNames(cfg)
 	d := &Daemon{log: zerolog.Nop(), trail: trail}
-	t, err := d.build(withoutRules(cfg), nil)
+	t, err := d.build(ctx, withoutRules(cfg), nil)
 	if err != nil {
 		problems = append(problems, err)
 	}

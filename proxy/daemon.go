@@ -79,8 +79,8 @@ type table struct {
 }
 
 // New takes the lock, loads identities and binds the sockets; functions are
-// served from [Daemon.Run] on. On an error nothing is left behind.
-func New(cfg *config.Config, o Options) (_ *Daemon, err error) {
+// served from [Daemon.Run] on. ctx bounds the loading. On an error nothing is left behind.
+func New(ctx context.Context, cfg *config.Config, o Options) (_ *Daemon, err error) {
 	d := &Daemon{options: o, log: o.Log, limits: newLimits(cfg.Limits), leases: newRegistry(), started: time.Now(),
 		visitors: map[visitor]struct{}{}, descriptors: spare{fd: -1}, patiences: usualPatiences}
 	d.runDir = handoff.RunDir(firstOf(o.RunDir, cfg.RunDir))
@@ -103,7 +103,7 @@ func New(cfg *config.Config, o Options) (_ *Daemon, err error) {
 	if d.trail, err = audit.Open(cfg.Audit.File, o.AuditFallback); err != nil {
 		return nil, err
 	}
-	t, err := d.build(cfg, nil)
+	t, err := d.build(ctx, cfg, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func New(cfg *config.Config, o Options) (_ *Daemon, err error) {
 		}
 		d.doors = append(d.doors, o)
 	}
-	if d.tcp, err = d.openListener(context.Background(), cfg.Listen); err != nil {
+	if d.tcp, err = d.openListener(context.WithoutCancel(ctx), cfg.Listen); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -136,11 +136,11 @@ func (d *Daemon) RunDir() string { return d.runDir }
 
 // build makes the table of a configuration, taking over from before the routes
 // that need no new pool. Its problems are reported all at once.
-func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
+func (d *Daemon) build(ctx context.Context, cfg *config.Config, before *table) (*table, error) {
 	t := &table{cfg: cfg, keepers: map[string]*keeper{}, routes: map[string]*Route{}}
 	var problems []error
 	for name, c := range cfg.Identities {
-		k, err := d.keeperOf(name, c, purposeOf(name, cfg), before)
+		k, err := d.keeperOf(ctx, name, c, purposeOf(name, cfg), before)
 		if err != nil {
 			d.trail.Record(audit.Event{Event: audit.IdentityRefused, Identity: name, Message: err.Error()})
 			problems = append(problems, err)
@@ -150,7 +150,7 @@ func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
 		d.trail.Record(audit.Event{Event: audit.IdentityLoaded, Identity: name})
 	}
 	for name, c := range cfg.Routes {
-		r, err := newRoute(name, c, t.identities(), d.trail, d.log)
+		r, err := newRoute(ctx, name, c, t.identities(), d.trail, d.log)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -162,7 +162,7 @@ func (d *Daemon) build(cfg *config.Config, before *table) (*table, error) {
 		t.routes[name] = r
 	}
 	var err error
-	if t.gate, err = newGate(cfg.Listen, t.identities()); err != nil {
+	if t.gate, err = newGate(ctx, cfg.Listen, t.identities()); err != nil {
 		problems = append(problems, err)
 	}
 	if len(problems) > 0 {
@@ -203,16 +203,16 @@ func purposeOf(name string, cfg *config.Config) certs.Purpose {
 
 // keeperOf returns the keeper of an identity: the one from before if its settings
 // are the same, after a look at its source, else a new one.
-func (d *Daemon) keeperOf(name string, c config.Identity, purpose certs.Purpose, before *table) (*keeper, error) {
+func (d *Daemon) keeperOf(ctx context.Context, name string, c config.Identity, purpose certs.Purpose, before *table) (*keeper, error) {
 	var number uint64
 	if before != nil && before.keepers[name] != nil {
 		k := before.keepers[name]
 		if reflect.DeepEqual(k.cfg, c) && k.purpose == purpose {
-			return k, k.attempt(d.base, true)
+			return k, k.attempt(ctx, true)
 		}
 		number = k.id.Current().Generation
 	}
-	return newKeeper(d, name, c, purpose, number)
+	return newKeeper(ctx, d, name, c, purpose, number)
 }
 
 // identities are those of the keepers.

@@ -52,7 +52,7 @@ type dialler struct {
 	last     shared
 }
 
-func newDialler(name string, cfg config.Route, identities map[string]*certs.Identity) (*dialler, error) {
+func newDialler(ctx context.Context, name string, cfg config.Route, identities map[string]*certs.Identity) (*dialler, error) {
 	d := &dialler{route: name, cfg: cfg, password: &passwordSource{from: cfg.Password, database: firstOf(cfg.Database, name), user: cfg.User}, identity: identities[cfg.TLS.Identity]}
 	for _, s := range cfg.Servers {
 		server, err := config.ParseServer(s)
@@ -73,7 +73,7 @@ func newDialler(name string, cfg config.Route, identities map[string]*certs.Iden
 	}
 	d.oldest = map[string]uint16{"1.3": tls.VersionTLS13}[cfg.TLS.MinVersion]
 	d.binding = map[string]pgwire.BindingMode{"require": pgwire.BindingRequire, "disable": pgwire.BindingDisable}[cfg.TLS.ChannelBinding]
-	if d.trust, err = newTrust(name, cfg.TLS); err != nil {
+	if d.trust, err = newTrust(ctx, name, cfg.TLS); err != nil {
 		return nil, err
 	}
 	return d, d.checkTLS()

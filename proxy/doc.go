@@ -22,6 +22,6 @@
 //	accept (door) → peer → start-up or request (wire, handoff) → access, limits
 //	→ pool → parameters → granted (lease) → relay → release → reset → pool
 //
-//	d, err := proxy.New(cfg, proxy.Options{RunDir: dir, Log: log})
+//	d, err := proxy.New(ctx, cfg, proxy.Options{RunDir: dir, Log: log})
 //	err = d.Run(ctx) // until ctx is done, then drains
 package proxy

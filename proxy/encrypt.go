@@ -81,11 +81,11 @@ type trust struct {
 }
 
 // newTrust reads the files that a route names.
-func newTrust(route string, cfg config.TLS) (trust, error) {
+func newTrust(ctx context.Context, route string, cfg config.TLS) (trust, error) {
 	t := trust{system: cfg.Roots == "system"}
 	if cfg.Roots != "" && !t.system {
 		anchors := certs.NewIdentity("roots of route "+route, certs.FileSource{Roots: cfg.Roots})
-		if _, err := anchors.Reload(time.Now()); err != nil {
+		if _, err := anchors.Reload(ctx, time.Now()); err != nil {
 			return t, err
 		}
 		t.roots, t.digest = anchors.Current().Roots, anchors.Current().Digest

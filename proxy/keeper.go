@@ -51,19 +51,37 @@ type trouble struct {
 
 // newKeeper loads an identity for the first time. number is the highest generation
 // that one of this name has had.
-func newKeeper(d *Daemon, name string, cfg config.Identity, purpose certs.Purpose, number uint64) (*keeper, error) {
+func newKeeper(ctx context.Context, d *Daemon, name string, cfg config.Identity, purpose certs.Purpose, number uint64) (*keeper, error) {
 	k := &keeper{d: d, name: name, cfg: cfg, purpose: purpose, wake: make(chan struct{}, 1)}
 	k.id = certs.NewIdentity(name, k.source())
 	k.id.ContinueFrom(number)
-	_, err := k.id.Reload(time.Now())
-	return k, err
+	if _, err := k.id.Reload(ctx, time.Now()); err != nil {
+		if k.id.Current() == nil {
+			return nil, err
+		}
+		k.tell(err, time.Time{}) // what was kept is good still
+	}
+	return k, nil
 }
 
+// source makes the identity's source out of its settings.
 func (k *keeper) source() certs.Source {
-	if f := k.cfg.File; f != nil {
-		return certs.FileSource{Cert: f.Cert, Key: f.Key, Roots: f.Roots, Purpose: k.purpose}
+	switch c := &k.cfg; {
+	case c.File != nil:
+		return certs.FileSource{Cert: c.File.Cert, Key: c.File.Key, Roots: c.File.Roots, Purpose: k.purpose}
+	case c.Exec != nil:
+		return certs.IssuedSource{CommonName: c.Exec.CommonName, Names: c.Exec.Names, Dir: c.Exec.Storage, Roots: c.Exec.Roots, Patience: c.Exec.Timeout.Std(),
+			Issuer: certs.ExecIssuer{Command: c.Exec.Command}}
+	case c.Vault != nil:
+		return vaultSource(c.Vault)
 	}
 	return certs.SelfSource{CommonName: k.cfg.Self.CommonName, Dir: k.cfg.Self.Directory}
+}
+
+func vaultSource(v *config.VaultIdentity) certs.Source {
+	issuer := certs.VaultIssuer{Address: v.Address, Mount: v.Mount, Role: v.Role, CommonName: v.CommonName, TTL: v.TTL.Std(), Namespace: v.Namespace,
+		TokenFile: v.TokenFile, KubernetesRole: v.KubernetesRole, KubernetesTokenFile: v.KubernetesTokenFile, KubernetesMount: v.KubernetesMount, RootsFile: v.VaultRoots}
+	return certs.IssuedSource{CommonName: v.CommonName, Names: v.Names, Dir: v.Storage, Roots: v.Roots, Patience: v.Timeout.Std(), Issuer: issuer}
 }
 
 // start lets the keeper look until stop.
@@ -81,7 +99,7 @@ func (k *keeper) run(ctx context.Context) {
 			w.Run(ctx, k.nudge, func(err error) { k.d.log.Warn().Err(err).Str(fieldIdentity, k.name).Msg("watching an identity") })
 		})
 	}
-	look := time.NewTicker(sourceLook)
+	look := time.NewTimer(k.lookEvery())
 	defer look.Stop()
 	retry := time.NewTimer(time.Hour)
 	retry.Stop()
@@ -94,6 +112,7 @@ func (k *keeper) run(ctx context.Context) {
 		case <-retry.C:
 		case <-look.C:
 		}
+		look.Reset(k.lookEvery())
 		if err := k.attempt(ctx, false); err != nil {
 			retry.Reset(delay)
 			k.tell(err, time.Now().Add(delay))
@@ -103,6 +122,16 @@ func (k *keeper) run(ctx context.Context) {
 		}
 		k.alarm()
 	}
+}
+
+// lookEvery is how long until the next look: less for certificates that live
+// shortly, which are renewed in the last third of their life.
+func (k *keeper) lookEvery() time.Duration {
+	s := k.id.Current()
+	if s.Leaf == nil {
+		return sourceLook
+	}
+	return max(time.Second, min(sourceLook, s.NotAfter.Sub(s.Leaf.NotBefore)/20))
 }
 
 func (k *keeper) nudge() {
@@ -118,12 +147,16 @@ func (k *keeper) attempt(ctx context.Context, forced bool) error {
 	k.trying.Lock()
 	defer k.trying.Unlock()
 	before := k.id.Current()
-	candidate, err := k.id.Candidate(time.Now())
+	candidate, stale := k.id.Candidate(ctx, time.Now())
+	var err error
 	switch {
-	case err != nil:
+	case candidate == nil:
+		err = stale
 	case candidate == before:
-		k.well()
-		return nil
+		if err = stale; err == nil {
+			k.well()
+			return nil
+		}
 	case !forced && candidate.NotAfter.Before(before.NotAfter) && candidate.Leaf != nil:
 		err = fmt.Errorf("identity %q: the new certificate ends on %s, before the one in use (%s): send SIGHUP if it is meant", k.name,
 			candidate.NotAfter.Format(time.DateTime), before.NotAfter.Format(time.DateTime))
@@ -139,7 +172,10 @@ func (k *keeper) attempt(ctx context.Context, forced bool) error {
 	k.d.log.Info().Str(fieldIdentity, k.name).Uint64("generation", candidate.Generation).Time("not_after", candidate.NotAfter).Msg("identity rotated")
 	k.d.trail.Record(audit.Event{Event: audit.IdentityRotated, Identity: k.name, Generation: candidate.Generation})
 	k.d.rotate(k, before, candidate)
-	return nil
+	if stale != nil {
+		k.tell(stale, time.Time{})
+	}
+	return stale
 }
 
 // try logs in with a candidate, since TLS 1.3 tells only after the handshake that a

@@ -39,7 +39,7 @@ type gate struct {
 }
 
 // newGate reads what the listener's configuration names; nil: there is none.
-func newGate(cfg config.Listen, identities map[string]*certs.Identity) (*gate, error) {
+func newGate(ctx context.Context, cfg config.Listen, identities map[string]*certs.Identity) (*gate, error) {
 	if cfg.Address == "" {
 		return nil, nil
 	}
@@ -50,7 +50,7 @@ func newGate(cfg config.Listen, identities map[string]*certs.Identity) (*gate, e
 	var problems []error
 	if cfg.ClientRoots != "" {
 		anchors := certs.NewIdentity("client_roots", certs.FileSource{Roots: cfg.ClientRoots})
-		if _, err := anchors.Reload(time.Now()); err != nil {
+		if _, err := anchors.Reload(ctx, time.Now()); err != nil {
 			problems = append(problems, fmt.Errorf("listen.client_roots: %w", err))
 		} else {
 			g.roots = anchors.Current().Roots

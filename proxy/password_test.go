@@ -109,7 +109,7 @@ func TestPassfileIsReadAtEachFetchAndSearchedForEachServer(t *testing.T) {
 func TestDiallerSearchesThePassfileByItsRoute(t *testing.T) {
 	for database, want := range map[string]string{"": "orders", "shop": "shop"} {
 		cfg := config.Route{Servers: []string{"db"}, Database: database, User: "app", Password: config.Password{Passfile: "/p"}, TLS: config.TLS{Mode: "disable", Negotiation: "postgres"}}
-		d, err := newDialler("orders", cfg, nil)
+		d, err := newDialler(t.Context(), "orders", cfg, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func (d *Daemon) reloadTable() error {
 	if err := restartNeeded(before.cfg, cfg); err != nil {
 		return err
 	}
-	t, err := d.build(cfg, before)
+	t, err := d.build(d.base, cfg, before)
 	if err != nil {
 		return err
 	}

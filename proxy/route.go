@@ -34,13 +34,13 @@ type Route struct {
 // are not counted as upstreams.
 const cancelBudget = 16
 
-func newRoute(name string, cfg config.Route, identities map[string]*certs.Identity, trail *audit.Log, log zerolog.Logger) (*Route, error) {
+func newRoute(ctx context.Context, name string, cfg config.Route, identities map[string]*certs.Identity, trail *audit.Log, log zerolog.Logger) (*Route, error) {
 	r := &Route{name: name, cfg: cfg, known: remembered{}, cancels: make(chan struct{}, cancelBudget)}
 	var err error
 	if r.access, err = newAccess(uint32(os.Geteuid()), cfg.Allow); err != nil {
 		return nil, fmt.Errorf("routes.%s.%w", name, err)
 	}
-	if r.dialler, err = newDialler(name, cfg, identities); err != nil {
+	if r.dialler, err = newDialler(ctx, name, cfg, identities); err != nil {
 		return nil, fmt.Errorf("routes.%s: %w", name, err)
 	}
 	r.own = r.dialler.dialWith

@@ -376,7 +376,9 @@ func TestRevokedIdentityIsGivenUp(t *testing.T) {
 	if got := busy.outcome(); got != "57P01" {
 		t.Errorf("and then %s", got)
 	}
-	eventually(t, "no backend", func() bool { return mustPsql(t, pg, "select count(*) from pg_stat_activity where usename = 'app'") == "0" })
+	eventually(t, "no backend", func() bool {
+		return mustPsql(t, pg, "select count(*) from pg_stat_activity where usename = 'app'") == "0"
+	})
 	if _, err := r.tryConnect(); sqlState(err) != "08006" || !strings.Contains(err.Error(), "was revoked by an operator") {
 		t.Errorf("a new function is told %v", err)
 	}

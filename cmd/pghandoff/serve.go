@@ -57,7 +57,7 @@ func serve(ctx context.Context, cfg *config.Config, from *source, o proxy.Option
 	if from.file != "" {
 		o.Load = from.load
 	}
-	d, err := proxy.New(cfg, o)
+	d, err := proxy.New(ctx, cfg, o)
 	if errors.Is(err, proxy.ErrUnavailable) {
 		return err // a daemon is running, say: nothing is wrong with the configuration
 	}

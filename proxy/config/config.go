@@ -117,6 +117,10 @@ type Audit struct {
 type Identity struct {
 	// PEM files.
 	File *FileIdentity `yaml:"file"`
+	// HashiCorp Vault's PKI engine, which signs requests of ours.
+	Vault *VaultIdentity `yaml:"vault"`
+	// A program that signs requests of ours.
+	Exec *ExecIdentity `yaml:"exec"`
 	// A development CA that the daemon keeps for itself.
 	Self *SelfIdentity `yaml:"self"`
 	// Over how long a rotation replaces the upstreams that logged in with the
@@ -131,6 +135,60 @@ type FileIdentity struct {
 	// Private key of the leaf. As libpq demands, others may not read it.
 	Key string `yaml:"key"`
 	// Trust anchors for the server's certificate; empty: the route's
+	// `tls.roots` alone.
+	Roots string `yaml:"roots"`
+}
+
+// ExecIdentity is a certificate that a program has signed. It is renewed, with a new
+// key, in the last third of its life.
+type ExecIdentity struct {
+	// Program and arguments, run without a shell. It gets a certificate request
+	// (PKCS #10, PEM) on standard input and prints the chain, leaf first.
+	Command []string `yaml:"command"`
+	// How long it may take.
+	Timeout Duration `yaml:"timeout" default:"30s"`
+	// Common name to ask for, usually the database role.
+	CommonName string `yaml:"common_name"`
+	// Subject alternative names to ask for: DNS names, IP addresses, URIs.
+	Names []string `yaml:"names"`
+	// Folder where key and certificate are kept, made with mode 0700.
+	Storage string `yaml:"storage"`
+	// PEM file of trust anchors for the server's certificate; empty: the route's
+	// `tls.roots` alone.
+	Roots string `yaml:"roots"`
+}
+
+// VaultIdentity is a certificate that Vault's PKI engine has signed. It is renewed,
+// with a new key, in the last third of its life.
+type VaultIdentity struct {
+	// Base URL of Vault.
+	Address string `yaml:"address"`
+	// PEM file of trust anchors for Vault's own certificate; empty: the system's.
+	VaultRoots string `yaml:"vault_roots"`
+	// Namespace of Vault Enterprise; empty: none.
+	Namespace string `yaml:"namespace"`
+	// Where the PKI engine is mounted, and the role to sign by, which must allow
+	// client certificates (`client_flag`).
+	Mount string `yaml:"mount" default:"pki"`
+	Role  string `yaml:"role"`
+	// How long a certificate is to live; 0: as the role has it.
+	TTL Duration `yaml:"ttl" default:"0s"`
+	// File of a Vault token, as Vault's agent keeps it; read anew for each request.
+	TokenFile string `yaml:"token_file"`
+	// Role of Vault's Kubernetes auth method to log in by instead, with the token of
+	// the service account.
+	KubernetesRole      string `yaml:"kubernetes_role"`
+	KubernetesMount     string `yaml:"kubernetes_mount" default:"kubernetes"`
+	KubernetesTokenFile string `yaml:"kubernetes_token_file" default:"/var/run/secrets/kubernetes.io/serviceaccount/token"`
+	// How long a request may take.
+	Timeout Duration `yaml:"timeout" default:"30s"`
+	// Common name to ask for, usually the database role.
+	CommonName string `yaml:"common_name"`
+	// Subject alternative names to ask for: DNS names, IP addresses, URIs.
+	Names []string `yaml:"names"`
+	// Folder where key and certificate are kept, made with mode 0700.
+	Storage string `yaml:"storage"`
+	// PEM file of trust anchors for the server's certificate; empty: the route's
 	// `tls.roots` alone.
 	Roots string `yaml:"roots"`
 }

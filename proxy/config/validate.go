@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -132,11 +133,25 @@ func (v *validator) listen(l Listen, identities map[string]Identity) {
 
 func (v *validator) identity(key string, id Identity) {
 	v.notNegative(key+".drain_window", id.DrainWindow)
+	sources := 0
+	for _, there := range []bool{id.File != nil, id.Vault != nil, id.Exec != nil, id.Self != nil} {
+		if there {
+			sources++
+		}
+	}
 	switch {
-	case id.File == nil && id.Self == nil:
-		v.add(key, "needs a source: file or self")
-	case id.File != nil && id.Self != nil:
+	case sources == 0:
+		v.add(key, "needs a source: file, vault, exec or self")
+	case sources > 1:
 		v.add(key, "has two sources, may have one")
+	case id.Exec != nil:
+		v.issued(key+".exec", id.Exec.CommonName, id.Exec.Storage)
+		if len(id.Exec.Command) == 0 {
+			v.add(key+".exec.command", "is missing: the program that signs")
+		}
+	case id.Vault != nil:
+		v.issued(key+".vault", id.Vault.CommonName, id.Vault.Storage)
+		v.vault(key+".vault", id.Vault)
 	case id.File != nil:
 		f := id.File
 		if (f.Cert == "") != (f.Key == "") {
@@ -148,6 +163,33 @@ func (v *validator) identity(key string, id Identity) {
 	case id.Self.CommonName == "" || id.Self.Directory == "":
 		v.add(key+".self", "needs common_name and directory")
 	}
+}
+
+// issued checks what all sources have that keep a certificate which was signed for
+// them.
+func (v *validator) issued(key, commonName, storage string) {
+	if commonName == "" {
+		v.add(key+".common_name", "is missing: usually the database role")
+	}
+	if !filepath.IsAbs(storage) {
+		v.add(key+".storage", "must be an absolute path, is %q", storage)
+	}
+}
+
+func (v *validator) vault(key string, i *VaultIdentity) {
+	u, err := url.Parse(i.Address)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		v.add(key+".address", "is not a URL such as https://vault.example.com:8200")
+	} else if u.Scheme == "http" && u.Hostname() != "127.0.0.1" && u.Hostname() != "localhost" && u.Hostname() != "::1" {
+		v.add(key+".address", "must be https: the token would be readable on the network")
+	}
+	if i.Role == "" || i.Mount == "" {
+		v.add(key+".role", "role and mount are needed")
+	}
+	if (i.TokenFile == "") == (i.KubernetesRole == "") {
+		v.add(key, "needs token_file or kubernetes_role, not both")
+	}
+	v.notNegative(key+".ttl", i.TTL)
 }
 
 func (v *validator) route(key, name string, r Route, identities map[string]Identity) {
