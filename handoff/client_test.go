@@ -257,3 +257,30 @@ func TestSocketIsFoundByTheRules(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A daemon that has no descriptor left, or whose limit is reached, says so before
+// it has read anything, and hangs up: the request may not even find it there.
+func TestRefusalThatComesBeforeTheRequestIsTold(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "handoff.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // ends with the listener
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte(`{"v":1,"ok":false,"sqlstate":"53300","message":"full","retry":true}` + "\n"))
+			c.Close()
+		}
+	}()
+	for range 200 {
+		_, err := handoff.Acquire(t.Context(), handoff.Request{Socket: socket, Database: "orders"})
+		if refusal, ok := err.(*handoff.Refusal); !ok || refusal.SQLState != "53300" {
+			t.Fatalf("got %v", err)
+		}
+	}
+}

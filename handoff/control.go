@@ -85,8 +85,9 @@ func (c *control) exchangeLine(ctx context.Context, line []byte) (r Reply, fd in
 }
 
 func (c *control) exchangeLocked(ctx context.Context, line []byte) (Reply, int, error) {
-	if err := c.send(ctx, line); err != nil {
-		return Reply{}, -1, fmt.Errorf("ask pghandoff: %w", err)
+	unsent := c.send(ctx, line)
+	if unsent != nil && !errors.Is(unsent, unix.EPIPE) { // else it may have said why it does not listen
+		return Reply{}, -1, fmt.Errorf("ask pghandoff: %w", unsent)
 	}
 	answer, fds, err := c.readLine(ctx)
 	var r Reply
@@ -95,6 +96,9 @@ func (c *control) exchangeLocked(ctx context.Context, line []byte) (Reply, int, 
 	}
 	if err != nil {
 		closeAll(fds)
+		if unsent != nil {
+			err = fmt.Errorf("ask pghandoff: %w", unsent)
+		}
 		return Reply{}, -1, err
 	}
 	fd, err := onlyDescriptor(r, fds)
