@@ -17,8 +17,8 @@ import (
 )
 
 // Run serves until ctx is done, then drains: idle leases end at once, running
-// transactions within the longest timeouts.drain. It returns when everything
-// has ended.
+// transactions within the timeouts.drain of their route. It returns when
+// everything has ended.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.closeAll()
 	if err := raiseDescriptorLimit(); err != nil {
@@ -168,34 +168,28 @@ func (d *Daemon) drain() {
 	d.draining.Store(true)
 	d.reload.Unlock()
 	d.log.Info().Msg("draining: idle leases end now, running transactions may finish")
-	var patience time.Duration
 	d.closeDoors()
-	for _, r := range d.table.Load().routes {
-		patience = max(patience, r.cfg.Timeouts.Drain.Std())
-	}
+	began := time.Now()
 	done := make(chan struct{})
 	go func() { // ends with the work; waited for below
 		d.work.Wait()
 		close(done)
 	}()
-	until, hard := time.After(patience), false
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
-	told := map[*Lease]bool{}
+	told := map[*Lease]bool{} // and whether its time was over
 	for {
 		for _, l := range d.leases.all() { // those too that were being granted just now
-			if !told[l] {
-				told[l] = true
-				l.revoke(errShutdown(), hard)
+			over := time.Since(began) >= l.route.cfg.Timeouts.Drain.Std()
+			if before, ok := told[l]; !ok || over && !before {
+				told[l] = over
+				l.revoke(errShutdown(), over)
 			}
 		}
 		select {
 		case <-done:
 			return
 		case <-look.C:
-		case <-until:
-			hard = true
-			clear(told)
 		}
 	}
 }
