@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -109,8 +108,10 @@ func TestPromotedStandbyIsToldTruly(t *testing.T) {
 	if _, err := c.Exec(t.Context(), "select pg_promote()").ReadAll(); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(3 * time.Second) // every idle upstream is asked, or replaced because of one that was
 	for _, name := range []string{"any", "standby"} {
+		// Every idle upstream is asked, or replaced because of one that was.
+		eventually(t, "the news", func() bool { return told(name) == "off" })
+		d.awaitWarm()
 		for range 3 {
 			if got := told(name); got != "off" {
 				t.Errorf("%s: in_hot_standby is %q after the promotion", name, got)
