@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pghandoff/pgwire"
+	"pghandoff/proxy/admin"
 	"pghandoff/proxy/audit"
 	"pghandoff/tests/testpg"
 )
@@ -32,14 +33,13 @@ func TestRandomConnections(t *testing.T) {
 	if whole() {
 		count = 10_000
 	}
-	o := listenTo(t, testpg.Shared(t), true, false, settings{Pool: "min_idle: 2, max: 30, wait_timeout: 2s"})
+	o := listenTo(t, testpg.Shared(t), true, false, settings{Pool: "min_idle: 2, max: 30, wait_timeout: 2s, idle_timeout: 500ms"})
 	n := &noise{outside: o, tls: &tls.Config{RootCAs: o.ca.Roots(), ServerName: "localhost", Certificates: []tls.Certificate{o.pair("fn")}}}
 	from := seed(t)
 	n.make(from, 0, 200) // what a daemon keeps in stock, it has then
-	before := n.atRest()
+	before := n.emptied()
 	n.make(from, 200, count)
-	after := n.atRest()
-	n.awaitWarm()
+	after := n.emptied()
 	eventually(t, "as many descriptors as before", func() bool { after = n.footprint(); return after.descriptors <= before.descriptors })
 	granted, denied := 0, 0
 	for _, e := range n.events() {
@@ -66,6 +66,17 @@ func TestRandomConnections(t *testing.T) {
 	if idle, got := idleGoroutines(t, o.config), n.goroutines(); got > idle+4 { // two sessions are open
 		t.Errorf("%d goroutines, %d in a daemon that has done nothing", got, idle)
 	}
+}
+
+// emptied waits until the pool has no more than it keeps at all times, and returns
+// what the daemon takes then.
+func (n *noise) emptied() footprint {
+	n.t.Helper()
+	n.await("the pool to be as it is kept", func(s *admin.Status) bool {
+		r := &s.Routes[0]
+		return r.Idle == r.MinIdle && r.Leased+r.Dialling == 0
+	})
+	return n.atRest()
 }
 
 // make makes the connections from one number to another, 32 at a time. Each of
