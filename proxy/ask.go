@@ -140,7 +140,7 @@ func (a *ask) delivered(u *Upstream, err error) {
 		a.unqueue()
 		a.refuse(err)
 	case u.fit():
-		u.newborn, u.before = false, nil
+		a.route.pool.proved(u)
 		a.unqueue()
 		a.attach(u)
 	default:

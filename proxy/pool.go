@@ -31,6 +31,7 @@ type pool struct {
 	open       int         // upstreams that exist: idle, leased, being reset
 	dialling   int
 	failure    *failedDial // nil once a dial has succeeded
+	doubted    *failedDial // the failure before that, until an upstream is found fit
 	closed     bool
 	ctx        context.Context // of run: ends the dials
 	work       sync.WaitGroup  // run and dials
@@ -76,10 +77,14 @@ func newPool(route string, cfg config.Pool, dial func(context.Context) (*Upstrea
 func (p *pool) takeIdle() *Upstream {
 	for {
 		u := p.popIdle()
-		if u == nil || u.fit() {
+		if u == nil {
+			return nil
+		}
+		if u.fit() {
+			p.proved(u)
 			return u
 		}
-		p.drop(u, "closed by the server")
+		p.unfit(u)
 	}
 }
 
@@ -181,7 +186,7 @@ func (p *pool) give(u *Upstream) {
 		w.deliver(u, nil)
 		return
 	default:
-		u.idleFrom, u.newborn, u.before = now, false, nil
+		u.idleFrom = now
 		p.idle = append(p.idle, u)
 	}
 	p.mu.Unlock()

@@ -443,3 +443,26 @@ func TestPoolDropsOldUpstreamsBeyondMinIdle(t *testing.T) {
 		}
 	})
 }
+
+// A server that ends every session right behind its start is dialled with growing
+// delays, also when nobody waits for it.
+func TestPoolDoesNotHammerAServerThatEndsEverySession(t *testing.T) {
+	f := &fakeServer{}
+	withPool(t, config.Pool{MinIdle: 2, Max: 4}, f, func(t *testing.T, p *pool) {
+		for range 600 { // a minute
+			f.mu.Lock()
+			for _, c := range f.ends {
+				c.Close()
+			}
+			f.mu.Unlock()
+			settle(100 * time.Millisecond)
+		}
+		if n := f.dials.Load(); n > 60 {
+			t.Errorf("%d dials in a minute", n)
+		}
+		_, _, _, _, last := p.counts()
+		if !errors.Is(last, errStillborn) {
+			t.Errorf("the last error is %v", last)
+		}
+	})
+}

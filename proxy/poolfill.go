@@ -58,6 +58,9 @@ func (p *pool) inspect() {
 				asked = u
 				continue
 			}
+			if now.Sub(u.opened) > inspectEvery {
+				u.newborn, p.doubted = false, nil
+			}
 			kept = append(kept, u)
 		}
 	}
@@ -65,7 +68,7 @@ func (p *pool) inspect() {
 	p.idle = kept
 	p.mu.Unlock()
 	for _, u := range dead {
-		p.drop(u, "closed by the server")
+		p.unfit(u)
 	}
 	for _, u := range idleLong {
 		p.drop(u, "idle_timeout")
@@ -220,7 +223,9 @@ func (p *pool) dial() {
 	p.mu.Lock()
 	p.dialling--
 	p.open++
-	u.newborn, u.before, p.failure = true, p.failure, nil
+	if u.newborn = true; p.failure != nil {
+		p.doubted, p.failure = p.failure, nil
+	}
 	if len(p.idle) >= p.cfg.MinIdle {
 		p.dropOldLocked(time.Now())
 	}
@@ -230,6 +235,16 @@ func (p *pool) dial() {
 
 // errStillborn is a login that was good for nothing.
 var errStillborn = errors.New("the server lets us in and then closes the connection, or says what nobody has asked")
+
+// proved notes that an upstream was fit when it was to be handed out.
+func (p *pool) proved(u *Upstream) {
+	if !u.newborn { // as most are
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u.newborn, p.doubted = false, nil
+}
 
 // unfit drops an upstream that was not fit when it was to be handed out. If it had
 // only just been made, that is a failed dial: a server that ends every session
@@ -242,7 +257,9 @@ func (p *pool) unfit(u *Upstream) {
 	p.mu.Lock()
 	p.open--
 	p.dialling++
-	p.failure = u.before
+	if p.failure == nil {
+		p.failure = p.doubted
+	}
 	p.mu.Unlock()
 	u.close()
 	p.on.closed(u, "unfit from the start")

@@ -41,10 +41,7 @@ type Upstream struct {
 	idleFrom   time.Time // since when it is in the pool
 	asked      time.Time // when it was asked last whether its server is a standby
 	standby    bool      // it was at the login
-	// before is what the dials in front of the one that made it came to, as long
-	// as it has not been found fit.
-	before  *failedDial
-	newborn bool // that is so
+	newborn    bool      // it has not been found fit since it was made
 
 	described *audit.Upstream // for the audit, all but the pid; shared
 
