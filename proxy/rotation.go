@@ -18,7 +18,8 @@ type rotation struct {
 	trusts func(*Upstream) bool
 }
 
-// rotate lets the pool replace upstreams that a rotation makes old.
+// rotate lets the pool replace upstreams that a rotation makes old, and try again
+// at once what has failed: that may have been for the sake of the set before.
 func (p *pool) rotate(r rotation) {
 	p.mu.Lock()
 	if r.generation == 0 {
@@ -29,7 +30,7 @@ func (p *pool) rotate(r rotation) {
 	} else {
 		r.trusts = p.rotation.trusts
 	}
-	p.rotation = r
+	p.rotation, p.failure = r, nil
 	p.mu.Unlock()
 	p.nudge()
 }

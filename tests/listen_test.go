@@ -255,7 +255,7 @@ func TestListenerThatWantsBoth(t *testing.T) {
 // answered, half start-ups and noise are given up, and that all of it leaves the
 // daemon as it was.
 func TestListenerAndConnectionsThatAreNotAsTheyShouldBe(t *testing.T) {
-	o := listenTo(t, testpg.Shared(t), true, false, settings{Pool: "min_idle: 1, max: 2"})
+	o := listenTo(t, testpg.Shared(t), true, false, settings{Pool: "min_idle: 1, max: 1"})
 	before := o.footprint().descriptors
 	config := &tls.Config{RootCAs: o.ca.Roots(), ServerName: "localhost", Certificates: []tls.Certificate{o.pair("fn")}, NextProtos: []string{"postgresql"}}
 	direct, err := tls.Dial("tcp", o.address, config)

@@ -59,6 +59,14 @@ func standby(t *testing.T, pg *throwaway.Cluster) (port int, dir string) {
 		server.Process.Signal(syscall.SIGINT)
 		server.Wait()
 	})
+	eventually(t, "the standby", func() bool {
+		c, err := pgconn.Connect(t.Context(), fmt.Sprintf("host=%s port=%d user=postgres dbname=orders", dir, port))
+		if err != nil {
+			return false
+		}
+		defer c.Close(t.Context())
+		return c.ParameterStatus("in_hot_standby") == "on"
+	})
 	return port, dir
 }
 
