@@ -116,7 +116,9 @@ func (s IssuedSource) renew(ctx context.Context, now time.Time) (*Material, erro
 	if err != nil {
 		return nil, err
 	}
+	asked := time.Now()
 	chain, err := s.Issuer.Issue(ctx, request)
+	now = now.Add(time.Since(asked)) // it may begin only then
 	if err != nil {
 		return nil, &Error{Reason: Unissued, Sentence: fmt.Sprintf("no certificate was issued for %s: %v", s.CommonName, err), Err: err}
 	}

@@ -233,6 +233,10 @@ func (p *pool) dial() {
 	p.give(u)
 }
 
+// stillbornAge is how old an upstream may be that was never any good. One that is
+// older was, whether somebody looked or not.
+const stillbornAge = 2 * time.Second
+
 // errStillborn is a login that was good for nothing.
 var errStillborn = errors.New("the server lets us in and then closes the connection, or says what nobody has asked")
 
@@ -250,7 +254,7 @@ func (p *pool) proved(u *Upstream) {
 // only just been made, that is a failed dial: a server that ends every session
 // at its start is not to be dialled again and again.
 func (p *pool) unfit(u *Upstream) {
-	if !u.newborn {
+	if !u.newborn || time.Since(u.opened) > stillbornAge {
 		p.drop(u, "closed by the server")
 		return
 	}
