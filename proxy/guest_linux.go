@@ -42,17 +42,35 @@ func (l *listener) serve(fd int) {
 		d.turnAway(fd, false, failureOf(err))
 		return
 	}
-	if l.guests == maxGuests {
+	if !l.admit(peer.holder()) {
 		d.limits.give(peer.holder(), limitConnections)
 		d.turnAway(fd, false, &Failure{SQLState: codeTooMany, Message: "too many connections are logging in", Retry: true, Reason: "over_limit"})
 		return
 	}
-	l.guests++
 	g := &guest{l: l, gate: d.table.Load().gate, peer: peer}
 	d.later(d.front(), func() { g.err = g.receive(fd) }, func() {
-		l.guests--
+		l.dismiss(peer.holder())
 		g.arrive()
 	})
+}
+
+// admit counts one more guest, unless there are too many.
+func (l *listener) admit(who holder) bool {
+	all := 0
+	for _, n := range l.guests {
+		all += n
+	}
+	if all >= maxGuests || l.guests[who] >= maxGuestsFrom {
+		return false
+	}
+	l.guests[who]++
+	return true
+}
+
+func (l *listener) dismiss(who holder) {
+	if l.guests[who]--; l.guests[who] == 0 {
+		delete(l.guests, who)
+	}
 }
 
 // remoteAddress returns who is at the other end of a TCP socket; the zero address:

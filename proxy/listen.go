@@ -15,8 +15,12 @@ import (
 )
 
 // maxGuests is how many connections of the TCP listener may be at their handshake
-// and login at a time: each has a worker, and none has proved anything yet.
-const maxGuests = 256
+// and login at a time, in all and from one address: each has a worker, and none has
+// proved anything yet.
+const (
+	maxGuests     = 256
+	maxGuestsFrom = 64
+)
 
 // listener is the TCP listener. It belongs to the front loop once that runs, but
 // for what a worker needs, which does not change.
@@ -24,7 +28,7 @@ type listener struct {
 	d      *Daemon
 	entry  *entry
 	door   *door
-	guests int             // workers
+	guests map[holder]int  // workers, by whose they are
 	base   context.Context // of the workers; ends when the daemon stops to accept
 	stop   context.CancelFunc
 	secret []byte // of the verifiers of users that there are not
@@ -79,7 +83,7 @@ func (d *Daemon) openListener(ctx context.Context, cfg config.Listen) (*listener
 	if err != nil {
 		return nil, unavailable("listen: %w", err)
 	}
-	l := &listener{d: d, door: &door{dir: t.Addr().String()}, secret: make([]byte, 32)}
+	l := &listener{d: d, door: &door{dir: t.Addr().String()}, guests: map[holder]int{}, secret: make([]byte, 32)}
 	rand.Read(l.secret)
 	l.base, l.stop = context.WithCancel(ctx)
 	l.entry = &entry{d: d, door: l.door, fd: fd, listener: l}

@@ -86,8 +86,8 @@ func (b *bridge) hearWithLuggage(p []byte) (out []byte, fault error) {
 // reset, as it will be when the settings are back.
 func (g *luggage) restore(dst []byte, reported *parameterSet) []byte {
 	for _, r := range reported.list {
-		if sets(g.settings, r.Name) {
-			r, _ = g.first.find(r.Name)
+		if p, ok := g.first.find(r.Name); ok && sets(g.settings, r.Name) {
+			r = p
 		}
 		dst = g.tell(dst, r)
 	}
