@@ -32,6 +32,7 @@ type pool struct {
 	dialling   int
 	failure    *failedDial // nil once a dial has succeeded
 	doubted    *failedDial // the failure before that, until an upstream is found fit
+	stillborn  int         // upstreams that were no good from the start, since one was
 	closed     bool
 	ctx        context.Context // of run: ends the dials
 	work       sync.WaitGroup  // run and dials
@@ -84,7 +85,7 @@ func (p *pool) takeIdle() *Upstream {
 			p.proved(u)
 			return u
 		}
-		p.unfit(u)
+		p.drop(u, "closed by the server") // if that is how it always ends, the next one will show it
 	}
 }
 

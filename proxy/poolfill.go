@@ -59,7 +59,7 @@ func (p *pool) inspect() {
 				continue
 			}
 			if now.Sub(u.opened) > inspectEvery {
-				u.newborn, p.doubted = false, nil
+				u.newborn, p.doubted, p.stillborn = false, nil, 0
 			}
 			kept = append(kept, u)
 		}
@@ -237,6 +237,10 @@ func (p *pool) dial() {
 // older was, whether somebody looked or not.
 const stillbornAge = 2 * time.Second
 
+// stillbornMost is how many in a row make a failed dial: one or two may have been
+// ended by somebody else, who has nothing against the next.
+const stillbornMost = 3
+
 // errStillborn is a login that was good for nothing.
 var errStillborn = errors.New("the server lets us in and then closes the connection, or says what nobody has asked")
 
@@ -247,18 +251,23 @@ func (p *pool) proved(u *Upstream) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	u.newborn, p.doubted = false, nil
+	u.newborn, p.doubted, p.stillborn = false, nil, 0
 }
 
 // unfit drops an upstream that was not fit when it was to be handed out. If it had
-// only just been made, that is a failed dial: a server that ends every session
-// at its start is not to be dialled again and again.
+// only just been made, as others in front of it, that is a failed dial: a server
+// that ends every session at its start is not to be dialled again and again.
 func (p *pool) unfit(u *Upstream) {
-	if !u.newborn || time.Since(u.opened) > stillbornAge {
+	stillborn := u.newborn && time.Since(u.opened) <= stillbornAge
+	p.mu.Lock()
+	if stillborn {
+		p.stillborn++
+	}
+	if !stillborn || p.stillborn < stillbornMost {
+		p.mu.Unlock()
 		p.drop(u, "closed by the server")
 		return
 	}
-	p.mu.Lock()
 	p.open--
 	p.dialling++
 	if p.failure == nil {
