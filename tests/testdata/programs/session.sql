@@ -10,7 +10,7 @@ create temp table t (id int primary key, body text, bytes bytea);
 copy t from stdin;
 1	already there	\\x00
 \.
-\copy nowhere from program 'echo 1'
+\copy nowhere from '/dev/null'
 \lo_import /etc/hostname 'a large object'
 select lo_get(lo_from_bytea(424242, '\x0001020304'), 1, 3);
 \lo_export 424242 /dev/null
