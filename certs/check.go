@@ -31,10 +31,6 @@ const (
 	ForBoth
 )
 
-var purposeNames = [...]string{"client", "server", "client and server"}
-
-func (p Purpose) String() string { return purposeNames[min(int(p), len(purposeNames)-1)] }
-
 // label names a certificate of a chain in a sentence.
 func (p Purpose) label(position int) string {
 	switch {

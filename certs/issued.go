@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -83,19 +84,11 @@ func (s IssuedSource) kept(now time.Time) (*Material, error) {
 	return s.parse(path, data, now)
 }
 
-// parse reads chain and key out of one file, and the trust anchors from theirs.
+// parse takes the set apart that renew has put together, chain first; every byte of it goes through the strict parsers.
 func (s IssuedSource) parse(path string, data []byte, now time.Time) (*Material, error) {
-	set := PEMSet{CertPath: path, KeyPath: path, RootsPath: s.Roots}
-	for rest := data; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		if block.Type == "CERTIFICATE" {
-			set.Cert = append(set.Cert, pem.EncodeToMemory(block)...)
-		} else {
-			set.Key = append(set.Key, pem.EncodeToMemory(block)...)
-		}
+	set := PEMSet{CertPath: path, KeyPath: path, RootsPath: s.Roots, Cert: data}
+	if at := bytes.Index(data, []byte(keyHeader)); at >= 0 {
+		set.Cert, set.Key = data[:at], data[at:]
 	}
 	var err error
 	if set.Roots, err = readFile(s.Roots, s.Roots, maxFileSize, false); err != nil {
@@ -103,6 +96,9 @@ func (s IssuedSource) parse(path string, data []byte, now time.Time) (*Material,
 	}
 	return set.Parse(now)
 }
+
+// keyHeader begins the key in the file.
+const keyHeader = "-----BEGIN PRIVATE KEY-----"
 
 // renew makes a key, has it certified and keeps both.
 func (s IssuedSource) renew(ctx context.Context, now time.Time) (*Material, error) {
@@ -127,7 +123,7 @@ func (s IssuedSource) renew(ctx context.Context, now time.Time) (*Material, erro
 		return nil, err
 	}
 	path := filepath.Join(s.Dir, issuedFile)
-	whole := append(append([]byte(strings.TrimSpace(string(chain))), '\n'), text...)
+	whole := append(append(bytes.TrimSpace(chain), '\n'), text...)
 	m, err := s.parse(path, whole, now)
 	if err != nil {
 		return nil, fmt.Errorf("what the issuer has answered is not used: %w", err)

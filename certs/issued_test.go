@@ -96,10 +96,14 @@ func TestIssuerThatAnswersSomethingElseIsRefused(t *testing.T) {
 		answer func(request []byte) []byte
 		want   string
 	}{
-		"nothing":             {func([]byte) []byte { return nil }, "no certificate"},
+		"nothing":             {func([]byte) []byte { return nil }, "no PEM block"},
 		"noise":               {func([]byte) []byte { return []byte("hello") }, ""},
 		"another certificate": {func([]byte) []byte { return other.ChainPEM }, "does not belong"},
-		"the root instead":    {func([]byte) []byte { return a.ca.RootsPEM() }, "does not belong"},
+		"a chain that is cut": {func(request []byte) []byte {
+			chain, _ := a.ca.SignRequest(request, now, time.Hour)
+			return append(chain, a.ca.RootsPEM()[:200]...)
+		}, "cut off"},
+		"the root instead": {func([]byte) []byte { return a.ca.RootsPEM() }, "does not belong"},
 	} {
 		source := certs.IssuedSource{CommonName: "app", Dir: t.TempDir(), Issuer: issuerFunc(c.answer)}
 		m, err := source.Load(t.Context(), now)

@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -21,11 +20,6 @@ type Verifier struct{ keys *scram.StoredCredentials }
 
 // Format hides the keys.
 func (v Verifier) Format(f fmt.State, _ rune) { io.WriteString(f, "[redacted]") }
-
-// Equal compares all of two verifiers. It is for tests, and not in constant time.
-func (v Verifier) Equal(w Verifier) bool {
-	return v.keys.KeyFactors == w.keys.KeyFactors && bytes.Equal(v.keys.StoredKey, w.keys.StoredKey) && bytes.Equal(v.keys.ServerKey, w.keys.ServerKey)
-}
 
 // maxSalt bounds a salt, in bytes. PostgreSQL's have 16.
 const maxSalt = 1 << 10 // 1 KiB

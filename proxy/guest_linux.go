@@ -44,7 +44,7 @@ func (l *listener) serve(fd int) {
 	}
 	if !l.admit(peer.holder()) {
 		d.limits.give(peer.holder(), limitConnections)
-		d.turnAway(fd, false, &Failure{SQLState: codeTooMany, Message: "too many connections are logging in", Retry: true, Reason: "over_limit"})
+		d.turnAway(fd, false, &Failure{SQLState: codeTooMany, Message: "too many connections are logging in", Hint: "try again in a moment", Retry: true, Reason: "over_limit"})
 		return
 	}
 	g := &guest{l: l, gate: d.table.Load().gate, peer: peer}

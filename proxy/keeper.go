@@ -227,10 +227,20 @@ func (k *keeper) tell(err error, next time.Time) {
 		k.trouble.since = before.since
 	}
 	k.mu.Unlock()
-	if before == nil || before.err.Error() != err.Error() {
+	if before == nil || fault(before.err) != fault(err) {
 		k.d.log.Error().Err(err).Str(fieldIdentity, k.name).Msg("identity not renewed, the one in use stays")
 		k.d.trail.Record(audit.Event{Event: audit.IdentityRefused, Identity: k.name, Message: err.Error()})
 	}
+}
+
+// fault is what is wrong, without what changes from look to look, such as how long
+// ago something expired.
+func fault(err error) string {
+	var of *certs.Error
+	if errors.As(err, &of) {
+		return of.Reason.String() + " " + of.Path
+	}
+	return err.Error()
 }
 
 func (k *keeper) well() {

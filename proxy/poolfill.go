@@ -242,7 +242,7 @@ const stillbornAge = 2 * time.Second
 const stillbornMost = 3
 
 // errStillborn is a login that was good for nothing.
-var errStillborn = errors.New("the server lets us in and then closes the connection, or says what nobody has asked")
+var errStillborn = errors.New("the server lets us in and then closes the connection, or says what nobody has asked: its log says why")
 
 // proved notes that an upstream was fit when it was to be handed out.
 func (p *pool) proved(u *Upstream) {

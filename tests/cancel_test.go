@@ -17,34 +17,20 @@ import (
 // detour is a way to a server on which each connection takes a while to arrive,
 // so that cancel requests overtake nothing and come at any moment.
 func detour(t *testing.T, pg *throwaway.Cluster, late func() time.Duration) *throwaway.Cluster {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() { // ends with the listener
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { // ends with its connections
-				defer c.Close()
-				<-time.After(late())
-				server, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", pg.Port))
-				if err != nil {
-					return
-				}
-				defer server.Close()
-				go func() { // ends with the connections
-					io.Copy(server, c)
-					server.(*net.TCPConn).CloseWrite()
-				}()
-				io.Copy(c, server)
-			}()
+	return inFrontOf(t, pg, func(c net.Conn) {
+		defer c.Close()
+		<-time.After(late())
+		server, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", pg.Port))
+		if err != nil {
+			return
 		}
-	}()
-	return &throwaway.Cluster{Host: pg.Host, Port: l.Addr().(*net.TCPAddr).Port, Role: pg.Role, Password: pg.Password, Database: pg.Database}
+		defer server.Close()
+		go func() { // ends with the connections
+			io.Copy(server, c)
+			server.(*net.TCPConn).CloseWrite()
+		}()
+		io.Copy(c, server)
+	})
 }
 
 // Proves that no cancel ever hits the next function, however long its way takes

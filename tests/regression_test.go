@@ -98,6 +98,12 @@ type slowServer struct {
 // in puts it between: the result is pg at another port.
 func (s *slowServer) in(t *testing.T, pg *throwaway.Cluster) *throwaway.Cluster {
 	s.cancels, s.held = make(chan struct{}), make(chan struct{}, 100)
+	return inFrontOf(t, pg, func(c net.Conn) { s.relay(c, pg.Port) })
+}
+
+// inFrontOf takes each connection to a server by a relay: the result is pg at
+// another port.
+func inFrontOf(t *testing.T, pg *throwaway.Cluster, relay func(c net.Conn)) *throwaway.Cluster {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +115,7 @@ func (s *slowServer) in(t *testing.T, pg *throwaway.Cluster) *throwaway.Cluster 
 			if err != nil {
 				return
 			}
-			go s.relay(c, pg.Port) // ends with its connections
+			go relay(c) // ends with its connections
 		}
 	}()
 	return &throwaway.Cluster{Host: pg.Host, Port: l.Addr().(*net.TCPAddr).Port, Role: pg.Role, Password: pg.Password, Database: pg.Database}
