@@ -225,8 +225,11 @@ func (p *pool) nudge() {
 func (p *pool) counts() (idle, leased, dialling, waiting int, last error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.failure != nil {
+	switch {
+	case p.failure != nil:
 		last = p.failure.err
+	case p.doubted != nil: // what was dialled since is still to show that it is any good
+		last = p.doubted.err
 	}
 	return len(p.idle), p.open - len(p.idle), p.dialling, len(p.waiters), last
 }
